@@ -18,6 +18,21 @@ static const char *absolute(const char *path, const char *folder, struct arena *
     return !*path || !strcmp(path, ".") ? folder : arena_printf(arena, "%s/%s", folder, path);
 }
 
+/* "NAME=PATH" of each. */
+static struct job_texts absolute_pairs(const struct job_texts *pairs, const char *folder,
+                                       struct arena *arena)
+{
+    const char **values = arena_array(arena, const char *, pairs->n);
+
+    for (int i = 0; i < pairs->n; i++) {
+        const char *path = strchr(pairs->values[i], '=') + 1;
+
+        values[i] = arena_printf(arena, "%.*s%s", (int)(path - pairs->values[i]), pairs->values[i],
+                                 absolute(path, folder, arena));
+    }
+    return (struct job_texts){ values, pairs->n };
+}
+
 void job_make_absolute(struct job *job, const char *folder, struct arena *arena)
 {
     struct job_dataset *train = arena_array(arena, struct job_dataset, job->data.n_train);
@@ -31,6 +46,7 @@ void job_make_absolute(struct job *job, const char *folder, struct arena *arena)
     job->data.tokenizer = absolute(job->data.tokenizer, folder, arena);
     job->train.init = absolute(job->train.init, folder, arena);
     job->eval.data = absolute(job->eval.data, folder, arena);
+    job->eval.sets = absolute_pairs(&job->eval.sets, folder, arena);
     job->output = absolute(job->output, folder, arena);
     job->metrics.prometheus = absolute(job->metrics.prometheus, folder, arena);
     /* Else it is the name of a built-in one. */

@@ -434,23 +434,10 @@ static void check_batch(struct job_reader *r)
                     micro, hint);
 }
 
-static void check_eval(struct job_reader *r)
+static void check_hang(struct job_reader *r)
 {
     const struct job *job = r->job;
-    int has_data = job->eval.data || job->eval.split > 0;
 
-    if (job->eval.data && job->eval.split > 0)
-        diagnostics_add(&r->mistakes, reader_given(r, "eval.split"),
-                        "eval.split is given together with eval.data (hint: give one of them)");
-    if (job->eval.every_steps > 0 && !has_data)
-        diagnostics_add(&r->mistakes, reader_given(r, "eval.every_steps"),
-                        "eval.every_steps is given, but there is no data to evaluate on (hint: "
-                        "eval.split: 0.01 or "
-                        "eval.data)");
-    if (job->eval.patience > 0 && job->eval.every_steps == 0)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "eval.early_stop.patience"),
-            "eval.early_stop is given, but there are no evaluations (hint: give eval.every_steps)");
     if (job->train.hang_abort_seconds > 0 &&
         job->train.hang_abort_seconds < job->train.hang_seconds)
         diagnostics_add(&r->mistakes, reader_given(r, "train.hang_abort_seconds"),
@@ -512,7 +499,8 @@ void reader_check(struct job_reader *r)
     reader_check_fp8(r);
     reader_check_optimizer(r);
     reader_check_groups(r);
-    check_eval(r);
+    reader_check_eval(r);
+    check_hang(r);
     check_checkpoint(r);
     reader_check_memory(r);
 }

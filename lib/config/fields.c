@@ -262,6 +262,10 @@ const struct field job_fields[] = {
       .help = "interval between evaluations on held-out data; 0: only after the last step" },
     { "eval.data", FIELD_TEXT, AT(eval.data), .initial = "",
       .help = "prefix of a held-out .bin/.idx pair; not together with eval.split" },
+    { "eval.sets", FIELD_PAIRS, AT(eval.sets), .initial = "none", .word = "none",
+      .help = "named held-out sets, such as {kjv: data/kjv, code: data/code}, each like "
+              "eval.data and beside it: their losses are apart, as eval_set in metrics.jsonl and "
+              "eval/NAME/loss in TensorBoard" },
     { "eval.split", FIELD_FLOAT, AT(eval.split), .initial = "0.0", .max = 0.5, NUMERICS(RUN, 0),
       .help = "fraction of the training samples that is held out for evaluation; 0: none" },
     { "eval.batches", FIELD_INT, AT(eval.batches), .initial = "0", .max = N_MAX,
@@ -482,6 +486,12 @@ const struct field job_fields[] = {
       .help = "interval between checkpoints; 0: only after the last step" },
     { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
       .help = "number of newest checkpoints to keep; 0: all" },
+    { "checkpoint.keep_best", FIELD_INT, AT(checkpoint.keep_best), .initial = "0", .max = 32,
+      .help = "number of checkpoints to keep besides checkpoint.keep: those of the steps with the "
+              "lowest checkpoint.metric; a checkpoint counts if its step was evaluated" },
+    { "checkpoint.metric", FIELD_TEXT, AT(checkpoint.metric), .initial = "eval.loss",
+      .help = "what checkpoint.keep_best goes by: eval.loss (of eval.data or eval.split; without "
+              "either the mean over eval.sets), or eval.NAME.loss of one of eval.sets" },
     { "checkpoint.upload", FIELD_TEXT, AT(checkpoint.upload), .initial = "",
       .help =
           "shell command that rank 0 runs for each checkpoint, beside training, with its folder "

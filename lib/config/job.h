@@ -218,11 +218,12 @@ struct job {
     } lora;
 
     struct {
-        int64_t every_steps; /* 0: only at the end if there is data for it */
-        const char *data;    /* prefix, or NULL */
-        double split;        /* share of train's samples held out; 0 none */
-        int batches;         /* global batches at most; 0 all */
-        int patience;        /* early_stop.patience: evaluations without a better loss; 0 off */
+        int64_t every_steps;   /* 0: only at the end if there is data for it */
+        const char *data;      /* prefix, or NULL */
+        double split;          /* share of train's samples held out; 0 none */
+        int batches;           /* global batches at most; 0 all */
+        int patience;          /* early_stop.patience: evaluations without a better loss; 0 off */
+        struct job_texts sets; /* "NAME=PREFIX": further held-out data */
     } eval;
 
     struct {
@@ -350,6 +351,8 @@ struct job {
     struct {
         int64_t every_steps;   /* 0: only at the end */
         int keep;              /* newest checkpoints kept; 0 all */
+        int keep_best;         /* besides those, by metric; 0: none */
+        const char *metric;    /* eval.loss, eval.NAME.loss */
         const char *upload;    /* command for each checkpoint; NULL: none */
         double upload_seconds; /* of a try */
         double upload_wait;    /* seconds for what is left at the end of the run */
@@ -376,6 +379,7 @@ struct job {
      * token files. */
     struct {
         const char *train, *eval;
+        const char **eval_sets; /* of each of eval.sets, or NULL; NULL: all are token files */
         bool are_blended; /* those of data.train's i-th input are in TRAIN-i, drawn by its weight */
     } samples;
     const struct tuning *tuning; /* of the above: what is trained; NULL: everything */

@@ -447,17 +447,26 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
 int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, struct err *err)
 {
     struct str *line = begin_line(metrics, e->step);
-    const struct events_scalar scalars[] = { { "eval/loss", e->loss },
-                                             { "eval/perplexity", exp(e->loss) } };
+    bool has_name = e->set && *e->set;
+    struct str loss = { 0 }, perplexity = { 0 };
 
     add_double(line, "eval_loss", e->loss);
     add_hex(line, "eval_loss_hex", e->loss);
     add_int(line, "eval_tokens", e->tokens);
     add_double(line, "perplexity", exp(e->loss));
+    if (has_name)
+        add_text(line, "eval_set", e->set);
     add_times(line, e->elapsed_s);
-    if (end_line(metrics, err) < 0)
-        return -1;
-    return events_scalars(metrics->events, e->step, scalars, 2, err);
+    str_printf(&loss, "eval/%s%sloss", has_name ? e->set : "", has_name ? "/" : "");
+    str_printf(&perplexity, "eval/%s%sperplexity", has_name ? e->set : "", has_name ? "/" : "");
+    const struct events_scalar scalars[] = { { str_text(&loss), e->loss },
+                                             { str_text(&perplexity), exp(e->loss) } };
+    int status = end_line(metrics, err);
+    if (!status)
+        status = events_scalars(metrics->events, e->step, scalars, 2, err);
+    str_release(&loss);
+    str_release(&perplexity);
+    return status;
 }
 
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,

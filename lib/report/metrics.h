@@ -107,13 +107,14 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
 /* An evaluation on held-out tokens. */
 struct metrics_evaluation {
     int64_t step;
-    double loss; /* nats a token */
+    const char *set; /* its name among several; NULL or "": the one without a name */
+    double loss;     /* nats a token */
     int64_t tokens;
     double elapsed_s; /* since the first start of the run */
 };
 
-/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…, "time":…,
- * "elapsed_s":…}; eval/loss there. */
+/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…, "eval_set":…,
+ * "time":…, "elapsed_s":…}, eval_set of a set with a name; eval/loss, or eval/SET/loss, there. */
 int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evaluation,
                  struct err *err);
 

@@ -109,6 +109,12 @@ static void take_run(struct run_watch *w, const cJSON *run, struct arena *arena)
     w->left_s = number_of(run, "left_s", NAN);
     w->saved_step = integer_of(run, "saved_step", -1);
     w->restarts = integer_of(run, "restarts", 0);
+    const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(run, "best"), 0);
+    const cJSON *step = cJSON_GetArrayItem(best, 0), *loss = cJSON_GetArrayItem(best, 1);
+    if (cJSON_IsNumber(step) && cJSON_IsNumber(loss) && fabs(step->valuedouble) < 9e15) {
+        w->best_step = (int64_t)step->valuedouble;
+        w->best_loss = loss->valuedouble;
+    }
     take_figures(w, run);
 }
 
@@ -292,6 +298,7 @@ int run_watch_read(struct run_watch *watch, const char *folder, double now, stru
     *watch = (struct run_watch){
         .age_s = -1,
         .saved_step = -1,
+        .best_step = -1,
         .left_s = NAN,
         .step = { .loss_mean = NAN, .grad_norm = NAN, .lr = NAN, .step_s = NAN },
         .host = "",

@@ -56,7 +56,9 @@ struct run_watch {
     double started_at, begun_at;               /* of rank 0's process, of the run */
     double useful_s, left_s;                   /* left_s nan: not known */
     int64_t total_steps, saved_step, restarts; /* saved_step -1: none */
-    bool has_step;                             /* step has figures, not its number alone */
+    int64_t best_step; /* of the checkpoint with the lowest held-out loss; -1: not known */
+    double best_loss;
+    bool has_step; /* step has figures, not its number alone */
     struct metrics_step step;
     int n_listed; /* ranks */
     struct watch_rank *ranks;

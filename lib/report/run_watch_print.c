@@ -196,6 +196,8 @@ static void add_facts(struct view *v, const struct run_watch *w, double now)
         add_fact(&f, "restarts %lld", (long long)w->restarts);
     if (w->saved_step >= 0)
         add_fact(&f, "saved step %lld", (long long)w->saved_step);
+    if (w->best_step >= 0)
+        add_fact(&f, "best checkpoint step %lld (%.4f)", (long long)w->best_step, w->best_loss);
     for (int i = 0; i < w->n_evaluations; i++)
         add_fact(&f, "held-out%s%s %.4f (step %lld)", *w->evaluations[i].set ? " " : "",
                  w->evaluations[i].set, w->evaluations[i].loss, (long long)w->evaluations[i].step);
@@ -497,6 +499,7 @@ void run_watch_json(const struct run_watch *w, const char *folder, struct str *o
     add_number(json, "begun_at", w->begun_at > 0 ? w->begun_at : NAN);
     add_number(json, "restarts", (double)w->restarts);
     add_number(json, "saved_step", w->saved_step < 0 ? NAN : (double)w->saved_step);
+    add_number(json, "best_step", w->best_step < 0 ? (double)NAN : (double)w->best_step);
     add_json_step(json, w);
     add_json_ranks(json, w);
     add_json_lines(json, w);

@@ -66,7 +66,10 @@ static int make_samples(const struct data_preparation *p, const char *const *inp
     options.warn = warn_row;
     options.context = p->hooks ? p->hooks->context : NULL;
     if (instruct_prepare(&options, path, &report, err) < 0)
-        return err_add(err, "%s", strcmp(what, "eval") ? "data.train" : "eval.data");
+        return err_add(err, "%s",
+                       !strcmp(what, "eval")            ? "eval.data"
+                       : str_starts_with(what, "eval-") ? "eval.sets"
+                                                        : "data.train");
     *prefix = path;
     if (report.is_old || !p->hooks || !p->hooks->report)
         return 0;
@@ -104,11 +107,41 @@ static int make_training(const struct data_preparation *p, struct err *err)
     return 0;
 }
 
+/* "NAME=PREFIX": the prefix. */
+static const char *path_of_set(const struct job *job, int set)
+{
+    return strchr(job->eval.sets.values[set], '=') + 1;
+}
+
+static const char *samples_of_set(const struct job *job, int set, struct arena *arena)
+{
+    const char *pair = job->eval.sets.values[set];
+
+    return arena_printf(arena, "eval-%.*s", (int)strcspn(pair, "="), pair);
+}
+
+static int make_eval_sets(const struct data_preparation *p, struct err *err)
+{
+    struct job *job = p->job;
+
+    job->samples.eval_sets = arena_array(p->arena, const char *, job->eval.sets.n);
+    for (int i = 0; i < job->eval.sets.n; i++) {
+        const char *path = path_of_set(job, i);
+
+        job->samples.eval_sets[i] = NULL;
+        if (!is_token_file(p->arena, path) &&
+            make_samples(p, &path, 1, samples_of_set(job, i, p->arena), &job->samples.eval_sets[i],
+                         err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int make_all(const struct data_preparation *p, struct err *err)
 {
     struct job *job = p->job;
 
-    if (make_training(p, err) < 0)
+    if (make_training(p, err) < 0 || make_eval_sets(p, err) < 0)
         return -1;
     if (!job->eval.data || is_token_file(p->arena, job->eval.data))
         return 0;
@@ -221,4 +254,10 @@ void prepare_data_foresee(struct job *job, struct arena *arena)
     job->samples.train = arena_printf(arena, "%s/samples/train", job->output);
     if (job->eval.data && !is_token_file(arena, job->eval.data))
         job->samples.eval = arena_printf(arena, "%s/samples/eval", job->output);
+    job->samples.eval_sets = arena_array(arena, const char *, job->eval.sets.n);
+    for (int i = 0; i < job->eval.sets.n; i++)
+        job->samples.eval_sets[i] =
+            is_token_file(arena, path_of_set(job, i))
+                ? NULL
+                : arena_printf(arena, "%s/samples/%s", job->output, samples_of_set(job, i, arena));
 }

@@ -124,6 +124,10 @@ static int check_token_files(const struct pretrain *p, struct err *err)
         if (check_tokens(p, job->data.train[i].path, "data.train", err) < 0)
             return -1;
     }
+    for (int i = 0; i < job->eval.sets.n; i++)
+        if (!(job->samples.eval_sets && job->samples.eval_sets[i]) &&
+            check_tokens(p, strchr(job->eval.sets.values[i], '=') + 1, "eval.sets", err) < 0)
+            return -1;
     if (!job->eval.data || job->samples.eval)
         return 0;
     return check_tokens(p, job->eval.data, "eval.data", err);
@@ -346,8 +350,10 @@ static int finish(struct pretrain *p, struct err *err)
     if (keep_folder(p, err) < 0 || pretrain_save_last(p, err) < 0)
         return -1;
     int left = pretrain_owes_evaluation(p) ? pretrain_evaluate(p, err) : 0;
-    if (left <= 0)
+    if (left <= 0) {
+        pretrain_clean(p);
         return left;
+    }
     p->agreed = 1;
     return err_set(
         err, ERR_REQUEUE,

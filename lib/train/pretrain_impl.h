@@ -13,6 +13,7 @@
 #include "report/metrics.h"
 #include "report/terminal.h"
 #include "tokenizer/tokenizer.h"
+#include "train/best.h"
 #include "train/cautions.h"
 #include "train/numerics.h"
 #include "train/pretrain.h"
@@ -81,6 +82,7 @@ struct pretrain {
     double peak_flops; /* of all ranks */
     double best_eval;
     int n_worse; /* evaluations since the best */
+    struct best_checkpoints best;
     int n_skipped_in_a_row;
     struct flat_loss flat_loss;
     struct loss_window unlogged;
@@ -134,7 +136,7 @@ int pretrain_report_open(struct pretrain *pretrain, struct err *err);
 int pretrain_report_reopen(struct pretrain *pretrain, struct err *err);
 void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,
                           double seconds);
-void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens);
+void pretrain_report_eval(struct pretrain *pretrain, const char *set, double loss, int64_t tokens);
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
 /* A device's failure of a run of one process: the GPU's Xid, if there is one, is added to err. */
 void pretrain_report_gpu_loss(struct pretrain *pretrain, struct err *err);
@@ -180,6 +182,8 @@ void pretrain_status_close(struct pretrain *pretrain, const struct err *why);
  */
 int pretrain_owes_evaluation(const struct pretrain *pretrain);
 int pretrain_evaluate(struct pretrain *pretrain, struct err *err);
+/* Batches of all held-out sets, of a rank. */
+int64_t pretrain_n_held_out_batches(const struct pretrain *pretrain);
 
 /*
  * pretrain_save.c. All are collective. A save that fails is no end of a run that has a checkpoint:
@@ -191,6 +195,8 @@ int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a s
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
 int pretrain_end_earlier(struct pretrain *pretrain, struct err *err); /* that of an earlier step */
+/* After the last evaluation, without a save under way: the best may be others now. On rank 0. */
+void pretrain_clean(struct pretrain *pretrain);
 
 /*
  * pretrain_local.c. Whether a local checkpoint is due after a step, where the job has any; begin

@@ -37,7 +37,7 @@ static void forgive(struct pretrain *p, int status, const struct err *err)
 /* Until one was timed: its forwards are a third of as many forwards and backwards of a step. */
 static void expect_evaluations(struct pretrain *p)
 {
-    int64_t n = trainer_n_held_out_batches(p->trainer, p->job->eval.batches);
+    int64_t n = pretrain_n_held_out_batches(p);
 
     if (n)
         terminal_expect_evaluations(p->terminal, p->job->eval.every_steps,
@@ -276,9 +276,10 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     }
 }
 
-void pretrain_report_eval(struct pretrain *p, double loss, int64_t tokens)
+void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int64_t tokens)
 {
     const struct metrics_evaluation evaluation = { .step = trainer_step_number(p->trainer),
+                                                   .set = set,
                                                    .loss = loss,
                                                    .tokens = tokens,
                                                    .elapsed_s = pretrain_monitor_elapsed(p) };

@@ -20,10 +20,25 @@
 #include "train/pretrain_impl.h"
 #include "train/recheck.h"
 
-static void clean(const struct pretrain *p)
+/* Of checkpoints that were removed by hand others take the place. */
+static void forget_missing(struct pretrain *p)
 {
     char path[PATH_BYTES];
-    int64_t held[2];
+    struct err ignored;
+
+    for (int i = p->best.n - 1; i >= 0; i--) {
+        int64_t step = p->best.list[i].step;
+
+        if (step != p->saved_step && !pretrain_checkpoint_path(p, path, step, &ignored) &&
+            !file_exists(path))
+            best_forget(&p->best, step);
+    }
+}
+
+static void clean(struct pretrain *p)
+{
+    char path[PATH_BYTES];
+    int64_t held[2 + N_BEST_MAX];
     struct store_kept kept = { .n_newest = p->job->checkpoint.keep,
                                .old_step = pretrain_rewind_bound(p),
                                .held = held,
@@ -32,6 +47,9 @@ static void clean(const struct pretrain *p)
 
     if (!p->is_first)
         return;
+    forget_missing(p);
+    for (int i = 0; i < p->best.n; i++)
+        held[kept.n_held++] = p->best.list[i].step;
     if (pretrain_path(p, path, "checkpoints", &err) < 0 || store_clean_but(path, &kept, &err) < 0)
         log_warn("old checkpoints: %s: it is not removed for now", err.text);
 }
@@ -117,6 +135,7 @@ static int lose(struct pretrain *p, int64_t step, int is_last, const struct err 
 {
     char last[96] = "there is no checkpoint";
 
+    best_forget(&p->best, step);
     p->saved_step = p->whole_step;
     if (p->whole_step >= 0)
         snprintf(last, sizeof last, "the last checkpoint is of step %" PRId64, p->whole_step);
@@ -256,6 +275,7 @@ int pretrain_end_earlier(struct pretrain *p, struct err *err)
     }
     if (err->code == ERR_PEER)
         return -1;
+    best_forget(&p->best, p->saved_step);
     log_error("step %" PRId64 " is not saved: %s", p->saved_step, err->text);
     pretrain_report_event(p, "save failed", err->text);
     p->saved_step = p->whole_step;
@@ -277,6 +297,12 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
     note_whole(p);
     clean(p);
     return 0;
+}
+
+void pretrain_clean(struct pretrain *p)
+{
+    if (p->job->checkpoint.keep_best)
+        clean(p);
 }
 
 int pretrain_save_anew(struct pretrain *p, struct err *err)

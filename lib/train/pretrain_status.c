@@ -98,6 +98,9 @@ static void add_step(const struct pretrain *p, struct str *out)
                (long long)trainer_n_reruns(p->trainer), (long long)p->account.n_starts - 1);
     if (p->whole_step >= 0)
         str_printf(out, ",\"saved_step\":%lld", (long long)p->whole_step);
+    for (int i = 0; i < p->best.n; i++)
+        str_printf(out, "%s[%lld,%.9g]%s", i ? "," : ",\"best\":[", (long long)p->best.list[i].step,
+                   p->best.list[i].loss, i + 1 < p->best.n ? "" : "]");
     add_double(out, "useful_s", p->account.useful_s);
 }
 

@@ -34,6 +34,13 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     cJSON_AddNumberToObject(extra, "unlogged_loss", p->unlogged.sum);
     cJSON_AddBoolToObject(extra, "stopped", p->stopped);
     cJSON_AddBoolToObject(extra, "owes_evaluation", pretrain_owes_evaluation(p));
+    if (p->job->checkpoint.keep_best) {
+        struct str best = { 0 };
+
+        best_print(&p->best, p->job->checkpoint.metric, &best);
+        cJSON_AddRawToObject(extra, "best", str_text(&best));
+        str_release(&best);
+    }
     struct str spikes = { 0 };
     spikes_print(&p->spikes, &spikes);
     if (p->spikes.n)
@@ -129,6 +136,18 @@ static void restore_spikes(struct pretrain *p, const cJSON *extra)
     free(text);
 }
 
+static void restore_best(struct pretrain *p, const cJSON *extra)
+{
+    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(extra, "best"));
+    struct best_checkpoints found;
+
+    best_read(&found, p->job->checkpoint.metric, text ? text : "");
+    p->best.n = 0;
+    for (int i = 0; i < found.n; i++)
+        best_note(&p->best, p->job->checkpoint.keep_best, found.list[i].step, found.list[i].loss);
+    free(text);
+}
+
 /* 0 where an earlier version did not write it. */
 static double number_of(const cJSON *extra, const char *key)
 {
@@ -154,6 +173,7 @@ void pretrain_restore_state(struct pretrain *p)
     p->owes_evaluation = trainer_has_held_out(p->trainer) &&
                          cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));
     restore_spikes(p, extra);
+    restore_best(p, extra);
     p->evaluated_step = p->owes_evaluation ? -1 : trainer_step_number(p->trainer);
     cJSON_Delete(extra);
 }

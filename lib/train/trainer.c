@@ -291,7 +291,8 @@ void trainer_destroy(struct trainer *t)
     trainer_close_trace(t);
     run_destroy(t->run);
     loader_close(t->train);
-    loader_close(t->held_out);
+    for (int i = 0; i < t->n_held_out_sets; i++)
+        loader_close(t->held_out_sets[i].loader);
     program_release(&t->program);
     for (int i = 0; i < t->n_shorter; i++)
         program_release(&t->shorter[i]);

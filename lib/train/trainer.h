@@ -139,6 +139,13 @@ struct trainer_evaluation {
     void *context;
 };
 
+/* Held-out sets of the job: eval.data or eval.split, then those of eval.sets. */
+int trainer_n_held_out_sets(const struct trainer *trainer);
+
+/* The functions below are about this set from now on, at first the first. Returns its name, "" of
+ * eval.data and eval.split. */
+const char *trainer_choose_held_out_set(struct trainer *trainer, int set);
+
 /*
  * Mean loss over the held-out data, at most max_batches global batches of it (0: all). Collective.
  * *tokens is 0 if the job has no held-out data. evaluation may be NULL. Without packing each

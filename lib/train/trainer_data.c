@@ -146,25 +146,33 @@ int trainer_open_data_of(struct trainer *t, int dp_rank, struct loader **loader,
 }
 
 /* Evaluation reads one micro-batch a rank at a time. */
-int trainer_open_held_out(struct trainer *t, struct err *err)
+static struct loader_options held_out_options(struct trainer *t)
 {
-    struct loader_dataset own = { t->job->eval.data, 1 };
     struct loader_options options = loader_options_of(t);
 
-    if (!trainer_has_held_out(t))
-        return 0;
-    progress_phase_path(t->options.progress, "opening",
-                        t->job->eval.data ? t->job->eval.data : "the held-out data");
     options.held_out = 1;
     options.n_sizes = 0;
     options.counts = NULL;
     options.global_batch = options.micro_batch * options.dp_size;
-    if (t->job->samples.eval) {
-        options.samples = t->job->samples.eval;
+    return options;
+}
+
+/* data: of the key, files of their own; NULL: a split of the training data. samples: what its rows
+ * were made into, NULL of token files. */
+static int open_set(struct trainer *t, const char *name, const char *key, const char *data,
+                    const char *samples, struct err *err)
+{
+    struct held_out_set *set = &t->held_out_sets[t->n_held_out_sets];
+    struct loader_options options = held_out_options(t);
+    struct loader_dataset own = { data, 1 };
+
+    progress_phase_path(t->options.progress, "opening", data ? data : "the held-out data");
+    if (samples) {
+        options.samples = samples;
         options.blends_samples = false;
         options.split = 0;
-    } else if (t->job->eval.data) {
-        if (check_there("eval.data", t->job->eval.data, err) < 0)
+    } else if (data) {
+        if (check_there(key, data, err) < 0)
             return -1;
         /* Token files, whatever is trained on: sequences of seq_len without padding. */
         options.samples = NULL;
@@ -173,13 +181,51 @@ int trainer_open_held_out(struct trainer *t, struct err *err)
         options.n_datasets = 1;
         options.split = 0;
     }
-    if (loader_open(&t->held_out, &options, err) < 0)
-        return err_add(err, "held-out data");
-    t->n_held_out_batches = ceil_div(loader_n_samples(t->held_out), options.global_batch);
+    *set = (struct held_out_set){ .name = name };
+    if (loader_open(&set->loader, &options, err) < 0)
+        return err_add(err, "held-out data%s%s", *name ? " " : "", name);
+    set->n_batches = ceil_div(loader_n_samples(set->loader), options.global_batch);
+    t->n_held_out_sets++;
+    return 0;
+}
+
+int trainer_open_held_out(struct trainer *t, struct err *err)
+{
+    const struct job *job = t->job;
+    const struct job_texts *sets = &job->eval.sets;
+
+    t->held_out_sets = arena_array(&t->arena, struct held_out_set, sets->n + 1);
+    if ((job->eval.data || job->eval.split > 0) &&
+        open_set(t, "", "eval.data", job->eval.data, job->samples.eval, err) < 0)
+        return -1;
+    for (int i = 0; i < sets->n; i++) {
+        const char *pair = sets->values[i];
+        size_t n = strcspn(pair, "=");
+
+        if (open_set(t, arena_strndup(&t->arena, pair, n), "eval.sets", pair + n + 1,
+                     job->samples.eval_sets ? job->samples.eval_sets[i] : NULL, err) < 0)
+            return -1;
+    }
+    if (t->n_held_out_sets)
+        trainer_choose_held_out_set(t, 0);
     return 0;
 }
 
 int trainer_has_held_out(const struct trainer *t)
 {
-    return t->job->eval.data || t->job->eval.split > 0;
+    return t->job->eval.data || t->job->eval.split > 0 || t->job->eval.sets.n;
+}
+
+int trainer_n_held_out_sets(const struct trainer *t)
+{
+    return t->n_held_out_sets;
+}
+
+const char *trainer_choose_held_out_set(struct trainer *t, int set)
+{
+    CHECK(set >= 0);
+    CHECK(set < t->n_held_out_sets);
+    t->held_out = t->held_out_sets[set].loader;
+    t->n_held_out_batches = t->held_out_sets[set].n_batches;
+    return t->held_out_sets[set].name;
 }

@@ -67,7 +67,14 @@ struct trainer {
     int world_rank, world_size;
     struct mesh_place place;         /* of world_rank */
     struct loader_dataset *datasets; /* of train; NULL: not listed yet */
-    struct loader *train, *held_out;
+    struct loader *train;
+    struct held_out_set {
+        const char *name; /* "": the one of eval.data or eval.split */
+        struct loader *loader;
+        int64_t n_batches;
+    } * held_out_sets;
+    int n_held_out_sets;
+    struct loader *held_out; /* of the set that was chosen last */
     int64_t n_held_out_batches;
     int64_t held_out_batch; /* the one that an evaluation is at */
 

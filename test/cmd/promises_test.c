@@ -173,7 +173,9 @@ static void write_metrics(const char *folder)
                                        .dropped = dropped,
                                        .exposed = &exposed,
                                        .gpu = &gpu };
-    const struct metrics_evaluation evaluation = { .step = 1, .loss = 1, .tokens = 2 };
+    const struct metrics_evaluation evaluation = {
+        .step = 1, .set = "kjv", .loss = 1, .tokens = 2
+    };
     struct metrics *metrics;
     struct err err;
 

@@ -228,9 +228,9 @@ static void what_changes_no_bit_is_not(void **state)
     static const char *const overrides[] = {
         "output=elsewhere",       "recompute=full",           "threads=3",
         "debug.poison=true",      "train.log_every=1",        "checkpoint.every_steps=2",
-        "checkpoint.keep=1",      "data.tokenizer=somewhere", "train.max_skipped=1",
+        "eval.sets={a: b}",       "data.tokenizer=somewhere", "train.max_skipped=1",
         "train.hang_seconds=3.0", "model.max_seq_len=4096",   "parallel.gradient_sum=early",
-        "parallel.bucket_mb=3",   "parallel.reductions=fast",
+        "parallel.bucket_mb=3",   "parallel.reductions=fast", "checkpoint.keep=1",
     };
 
     (void)state;
