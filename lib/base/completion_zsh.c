@@ -28,7 +28,7 @@ static void add_quoted(const char *text, size_t length, const char *specials, st
             str_add_char(out, text[i]);
 }
 
-/* ":NAME: _lmtrain_value KINDS WORDS..." of a spec; the blank keeps _arguments from adding words. */
+/* ":NAME: _lmtrain_value KINDS WORDS..." of a spec; its blank keeps _arguments from adding any. */
 static void add_value(const char *name, const struct completion_value *value, struct str *out)
 {
     str_add_char(out, ':');
