@@ -31,6 +31,7 @@ struct pretrain_request {
     struct option_list sets;
     const char *resume, *hosts;
     int ranks;
+    int64_t stop_at;
     bool accept_numerics, dry_run, replan;
 };
 
@@ -65,6 +66,7 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
         .resume = q->resume,
         .accept_numerics = q->accept_numerics,
         .engine = &engine,
+        .stop_at = q->stop_at,
         .build = cmd_build(),
         .may_be_done = job->kind != JOB_PRETRAIN && tuned_is_unfinished(job),
         .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
@@ -231,12 +233,19 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
         ranks.is_open = false; /* the layout is for that number */
     if (!ranks_are_started(&ranks, &job))
         return run_rank(q, &job, arena);
-    static const char *const accepting[] = { "--accept-numerics", NULL };
+    const char *more[4] = { NULL };
+    int n_more = 0;
+    if (q->accept_numerics)
+        more[n_more++] = "--accept-numerics";
+    if (q->stop_at) {
+        more[n_more++] = "--stop-at";
+        more[n_more] = arena_printf(arena, "%lld", (long long)q->stop_at);
+    }
     struct ranks_command command = { .name = q->training->name,
                                      .job_path = path,
                                      .sets = &all_sets,
                                      .resume = q->resume,
-                                     .more = q->accept_numerics ? accepting : NULL };
+                                     .more = more };
     return ranks_start(&ranks, &job, &command, arena);
 }
 
@@ -263,6 +272,9 @@ static int train_command(const struct training *training, int argc, char **argv)
                     "search the layout again although the run in the output folder has one (with "
                     "parallel.mode auto, semi or data), and the sizes of parallel.micro_batches "
                     "auto, which are numerics"),
+        option_i64("stop-at", &q.stop_at, "STEP", 1, 1e15,
+                   "save a checkpoint after this step and exit with status 75; the same command "
+                   "without it, or with a later step, continues to the same bits"),
         option_flag("dry-run", &q.dry_run, "print the resolved job and its plan, do not train"),
     };
     const struct options options = {

@@ -317,6 +317,23 @@ static int heed_signals(struct pretrain *p, struct err *err)
                    trainer_step_number(p->trainer), p->job->train.steps);
 }
 
+/* Save and stop where the options say so: all ranks have the same step. */
+static int heed_stop(struct pretrain *p, struct err *err)
+{
+    int64_t step = trainer_step_number(p->trainer);
+
+    if (!p->options->stop_at || step < p->options->stop_at)
+        return 0;
+    if (pretrain_save_last(p, err) < 0)
+        return -1;
+    p->agreed = 1;
+    return err_set(err, ERR_REQUEUE,
+                   "saved step %" PRId64 " of %" PRId64
+                   " and stopped, as --stop-at says: the same command without it continues from "
+                   "here",
+                   step, p->job->train.steps);
+}
+
 /* After a checkpoint of a step whose evaluation was interrupted by a signal, or not begun,
  * evaluation comes first. */
 static int run_owed_evaluation(struct pretrain *p, struct err *err)
@@ -376,7 +393,7 @@ static int run_steps(struct pretrain *p, struct err *err)
 {
     struct trainer_result r;
 
-    if (run_owed_evaluation(p, err) < 0)
+    if (run_owed_evaluation(p, err) < 0 || (!is_over(p) && heed_stop(p, err) < 0))
         return -1;
     while (!is_over(p)) {
         double begin = clock_seconds();
@@ -390,7 +407,7 @@ static int run_steps(struct pretrain *p, struct err *err)
         if (after_step(p, &r, err) < 0)
             return -1;
         /* A run that is over ends as it would have without the signal. */
-        if (!is_over(p) && heed_signals(p, err) < 0)
+        if (!is_over(p) && (heed_signals(p, err) < 0 || heed_stop(p, err) < 0))
             return -1;
     }
     return finish(p, err);

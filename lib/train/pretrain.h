@@ -12,6 +12,9 @@ struct pretrain_options {
     const char *resume;    /* "auto", "none", or a checkpoint or run */
     int accept_numerics;   /* resume although the checkpoint's arithmetic is another one */
     struct engine *engine;
+    /* Save and stop after this step, as on a signal; 0: none. A run that is resumed there or later
+     * stops before its first step. */
+    int64_t stop_at;
     const char *build; /* version of the binary: all ranks must have the same */
     /* A run that has completed all steps returns success instead of being refused: the caller has
      * further work to do with it. */
@@ -23,7 +26,7 @@ struct pretrain_options {
 
 /*
  * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE if it saved and
- * stopped on a signal. *agreed says whether all ranks return this status; if not, this rank failed
+ * stopped on a signal or at stop_at. *agreed says whether all ranks return this status; if not, this rank failed
  * alone, the others may be waiting for it, and the caller must end the job (launch_abort) and
  * nothing else.
  */

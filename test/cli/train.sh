@@ -64,6 +64,24 @@ expect 'and its weights' 0 '' cmp "$dir/whole1/checkpoints/step-00000150/rank-00
     "$dir/stop1TERM/checkpoints/step-00000150/rank-00000.safetensors"
 long2=$long
 
+# ---- stopped at a step that is given ----
+
+for ranks in 1 2; do
+    until="--set train.steps=150 --set eval.every_steps=0 --set checkpoint.every_steps=20"
+    # shellcheck disable=SC2086 # words
+    expect "--stop-at stops at its step, $ranks ranks" 75 'saved step 30 of 150 and stopped, as --stop-at says' \
+        pretrain at$ranks --ranks $ranks $until --stop-at 30
+    expect 'with a checkpoint of it' 0 '' test -d "$dir/at$ranks/checkpoints/step-00000030"
+    expect 'and no further step' 0 '' test "$(n_logged at$ranks)" = 30
+    # shellcheck disable=SC2086
+    expect "stays there, $ranks ranks" 75 'saved step 30 of 150' pretrain at$ranks --ranks $ranks $until --stop-at 20
+    # shellcheck disable=SC2086
+    expect "and goes on to a later one, $ranks ranks" 75 'saved step 45 of 150' pretrain at$ranks --ranks $ranks $until --stop-at 45
+    # shellcheck disable=SC2086
+    expect "and to the end, $ranks ranks" 0 '^done: step 150' pretrain at$ranks --ranks $ranks $until --stop-at 200
+    same_bits "with the bits of a run that was not stopped, $ranks ranks" whole$ranks at$ranks 150
+done
+
 # ---- stopped in an evaluation: saved before it, left at its next batch, done by the resumed run ----
 
 # evals RUN - each evaluation with its loss, exactly
