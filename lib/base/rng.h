@@ -22,6 +22,7 @@ enum rng_purpose {
     RNG_ROUNDING,  /* optimizer states to bf16: place = update, element (ops/ops.h) */
     RNG_PREFLIGHT, /* operands of known products: place = operand and row, column */
     RNG_BASIS,     /* columns of a factor's basis (low_rank_basis): place = column, row */
+    RNG_SWEEP,     /* values of a sweep's parameters: place = hash of the key, trial */
 };
 
 struct rng_block {

@@ -503,4 +503,5 @@ void reader_check(struct job_reader *r)
     check_hang(r);
     check_checkpoint(r);
     reader_check_memory(r);
+    reader_check_sweep(r);
 }

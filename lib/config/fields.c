@@ -542,6 +542,8 @@ const struct field job_fields[] = {
     { "trace.ranks", FIELD_COUNTS, AT(trace.ranks), .initial = "all", .word = "all", .min = 0,
       .max = 1000000, .help = "the ranks that do, such as [0, 8]" },
 
+#include "config/fields_sweep.inc"
+
     { "output", FIELD_TEXT, AT(output), .initial = "",
       .help = "run folder; if left out, runs/NAME with the name of the job file" },
     { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private",

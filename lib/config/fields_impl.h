@@ -19,25 +19,26 @@
 #include "config/quantities_impl.h"
 
 enum field_type {
-    FIELD_INT,      /* int */
-    FIELD_I64,      /* int64_t */
-    FIELD_U64,      /* uint64_t, at most INT64_MAX */
-    FIELD_FLOAT,    /* double */
-    FIELD_BYTES,    /* int64_t: "20 GiB", or a whole number; or word */
-    FIELD_RATE,     /* double, bytes/s: "12 GB/s", or word */
-    FIELD_BOOL,     /* int */
-    FIELD_TEXT,     /* const char * */
-    FIELD_CHOICE,   /* an enum */
-    FIELD_NAME,     /* char[128] */
-    FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a struct
+    FIELD_INT,    /* int */
+    FIELD_I64,    /* int64_t */
+    FIELD_U64,    /* uint64_t, at most INT64_MAX */
+    FIELD_FLOAT,  /* double */
+    FIELD_BYTES,  /* int64_t: "20 GiB", or a whole number; or word */
+    FIELD_RATE,   /* double, bytes/s: "12 GB/s", or word */
+    FIELD_BOOL,   /* int */
+    FIELD_TEXT,   /* const char * */
+    FIELD_CHOICE, /* an enum */
+    FIELD_NAME,   /* char[128] */
+    FIELD_KINDS,  /* an enum, or a list of items: then word_value, and at items_offset a struct
                        bitset with the value of each */
-    FIELD_SIZES,    /* an enum, or a map of two of its words, the first one given by `word`, to
+    FIELD_SIZES,  /* an enum, or a map of two of its words, the first one given by `word`, to
                        numbers of ranks: then the second's value, and at items_offset a struct
                        cp_sizes */
-    FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
-    FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
-    FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
-    FIELD_GROUPS,   /* optimizer.groups: a list of {match, ...}, or word for none */
+    FIELD_COUNTS, /* struct job_counts: a list of whole numbers, or word for none */
+    FIELD_TEXTS,  /* struct job_texts: a text or a list of texts, or word for none */
+    FIELD_PAIRS,  /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
+    FIELD_GROUPS, /* optimizer.groups: a list of {match, ...}, or word for none */
+    FIELD_SPACE, /* sweep.parameters: a map of ranges and lists, a list of maps, or word for none */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 
@@ -166,6 +167,11 @@ void field_print(const struct field *field, const struct job *job, struct str *o
 int field_set_groups(const struct field *field, struct job *job, const struct yaml_node *node,
                      struct diagnostics *mistakes);
 void field_print_groups(const struct field *field, const struct job *job, struct str *out);
+
+/* Both of a FIELD_SPACE (sweep_space.c). */
+int field_set_space(const struct field *field, struct job *job, const struct yaml_node *node,
+                    struct diagnostics *mistakes);
+void field_print_space(const struct field *field, const struct job *job, struct str *out);
 
 /* BYTES or RATE, of a FIELD_BYTES or FIELD_RATE. */
 enum quantity field_quantity(const struct field *field);

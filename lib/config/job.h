@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "config/model_spec.h"
+#include "config/sweep_space.h"
 #include "config/tuning.h"
 #include "data/instruct/instruct_choices.h"
 #include "layout/context.h"
@@ -106,6 +107,12 @@ enum job_masters { MASTERS_WHOLE, MASTERS_SPLIT };
 enum job_fp8_dw { FP8_DW_FP8, FP8_DW_BF16 };
 enum job_weight_rounding { WEIGHT_ROUNDING_NEAREST_EVEN, WEIGHT_ROUNDING_HALF_AWAY };
 
+/* How a sweep takes values of its parameters, which values of its metric are better, and which
+ * trials it stops early (sweep/judge.h). */
+enum sweep_search { SWEEP_RANDOM, SWEEP_GRID, SWEEP_LIST };
+enum sweep_goal { SWEEP_MINIMIZE, SWEEP_MAXIMIZE };
+enum sweep_stop { SWEEP_STOP_NONE, SWEEP_STOP_ASHA, SWEEP_STOP_MEDIAN };
+
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
 /* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
@@ -136,6 +143,9 @@ extern const struct choice job_masters_choices[];
 extern const struct choice job_weight_rounding_choices[];
 extern const struct choice job_device_choices[];
 extern const struct choice preflight_choices[];
+extern const struct choice sweep_search_choices[];
+extern const struct choice sweep_goal_choices[];
+extern const struct choice sweep_stop_choices[];
 
 /* What is said, once, of a model that untied_by is of. */
 #define JOB_UNTIED \
@@ -371,6 +381,23 @@ struct job {
         struct job_counts steps, ranks; /* traced; none: no step, all ranks */
     } trace;
 
+    /* Of lmtrain sweep; other commands do not heed it. */
+    struct {
+        enum sweep_search search;
+        struct sweep_space space; /* none: the job has no sweep */
+        int trials;               /* 0: all of a grid or list */
+        uint64_t seed;            /* of random values */
+        const char *metric;       /* a key of metrics.jsonl, with '.' for '_' */
+        enum sweep_goal goal;
+        enum sweep_stop stop;
+        int eta;           /* of asha: one of so many trials goes on from a rung */
+        int64_t min_steps; /* of the first rung; 0: auto */
+        int min_trials;    /* of median: others that it takes to stop one */
+        int asynchronous;
+        int parallel; /* trials that run at a time */
+        int ensemble; /* trials that are named as an ensemble at the end */
+    } sweep;
+
     const char *output; /* run folder */
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */
@@ -481,6 +508,9 @@ void job_print_model(const struct job *job, struct str *out);
 
 /* The same as job_print, as a JSON object; being YAML as well, it is a job file too. */
 void job_print_json(const struct job *job, struct str *out);
+
+/* The value of one field as YAML; the key must be a field's. */
+void job_print_value(const struct job *job, const char *key, struct str *out);
 
 /* A JSON Schema (draft 2020-12) of job files. */
 void job_schema(struct str *out);

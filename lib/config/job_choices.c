@@ -95,6 +95,15 @@ const struct choice job_weight_rounding_choices[] = { { "nearest_even",
 const struct choice job_device_choices[] = {
     { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
 };
+const struct choice sweep_search_choices[] = {
+    { "random", SWEEP_RANDOM }, { "grid", SWEEP_GRID }, { "list", SWEEP_LIST }, { 0 }
+};
+const struct choice sweep_goal_choices[] = { { "minimize", SWEEP_MINIMIZE },
+                                             { "maximize", SWEEP_MAXIMIZE },
+                                             { 0 } };
+const struct choice sweep_stop_choices[] = {
+    { "none", SWEEP_STOP_NONE }, { "asha", SWEEP_STOP_ASHA }, { "median", SWEEP_STOP_MEDIAN }, { 0 }
+};
 const struct choice preflight_choices[] = {
     { "off", PREFLIGHT_OFF }, { "quick", PREFLIGHT_QUICK }, { "full", PREFLIGHT_FULL }, { 0 }
 };

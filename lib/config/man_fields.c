@@ -113,6 +113,13 @@ static void print_values(const struct field *f, struct str *out)
     case FIELD_GROUPS:
         str_printf(out, "a list of maps {match, lr_scale, weight_decay}, or %s", f->word);
         return;
+    case FIELD_SPACE:
+        str_printf(out,
+                   "a map of job keys to lists of values, {uniform: [LOW, HIGH]} or "
+                   "{log: [LOW, HIGH]}, both with points: N for a grid; or a list of maps of job "
+                   "keys to values; or %s",
+                   f->word);
+        return;
     case FIELD_DATASETS:
         str_add(out, "a prefix, or a list of prefixes and {path, weight}");
         return;
@@ -223,6 +230,24 @@ static void schema_words(const struct choice *choices, struct str *out)
     str_add(out, "]}");
 }
 
+static void schema_groups(const struct field *f, struct str *out)
+{
+    str_printf(out,
+               "{\"const\": \"%s\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, "
+               "\"items\": " GROUP "}",
+               f->word, UPDATE_GROUPS_MAX);
+}
+
+static void schema_space(const struct field *f, struct str *out)
+{
+    str_printf(out,
+               "{\"const\": \"%s\"}, {\"type\": \"object\", \"minProperties\": 1, "
+               "\"additionalProperties\": {\"type\": [\"array\", \"object\"]}}, {\"type\": "
+               "\"array\", \"minItems\": 1, \"items\": {\"type\": \"object\", "
+               "\"minProperties\": 1}}",
+               f->word);
+}
+
 static void schema_type(const struct field *f, struct str *out)
 {
     struct choice items[FIELD_ITEMS_MAX + 1];
@@ -281,10 +306,10 @@ static void schema_type(const struct field *f, struct str *out)
                    f->word);
         return;
     case FIELD_GROUPS:
-        str_printf(out,
-                   "{\"const\": \"%s\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, "
-                   "\"items\": " GROUP "}",
-                   f->word, UPDATE_GROUPS_MAX);
+        schema_groups(f, out);
+        return;
+    case FIELD_SPACE:
+        schema_space(f, out);
         return;
     case FIELD_DATASETS:
         str_add(out, DATASET

@@ -215,6 +215,7 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
     case FIELD_KINDS:
     case FIELD_PAIRS:
     case FIELD_GROUPS:
+    case FIELD_SPACE:
         CHECK(!"a field of a type that numerics have");
     }
 }

@@ -58,6 +58,14 @@ void job_print_model(const struct job *job, struct str *out)
     }
 }
 
+void job_print_value(const struct job *job, const char *key, struct str *out)
+{
+    const struct field *field = field_find(key);
+
+    CHECK(field);
+    field_print(field, job, out);
+}
+
 void field_print_json_text(struct str *out, const char *text)
 {
     str_add_char(out, '"');

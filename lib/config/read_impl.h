@@ -68,6 +68,9 @@ void reader_check_groups(struct job_reader *reader);
 /* check_eval.c: of evaluations, and of the checkpoints that are kept by them. */
 void reader_check_eval(struct job_reader *reader);
 
+/* check_sweep.c: sweep.*, of a job that has a sweep. */
+void reader_check_sweep(struct job_reader *reader);
+
 /* check_experts.c: of a model with experts; and of it with the job's ranks. */
 void reader_check_experts(struct job_reader *reader);
 void reader_check_expert_ranks(struct job_reader *reader);

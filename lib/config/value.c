@@ -530,6 +530,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
         return set_pairs(f, job, node, m);
     case FIELD_GROUPS:
         return field_set_groups(f, job, node, m);
+    case FIELD_SPACE:
+        return field_set_space(f, job, node, m);
     case FIELD_DATASETS:
         return set_datasets(f, job, node, m);
     }

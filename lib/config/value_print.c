@@ -306,6 +306,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_GROUPS:
         field_print_groups(f, job, out);
         return;
+    case FIELD_SPACE:
+        field_print_space(f, job, out);
+        return;
     case FIELD_DATASETS:
         print_datasets(job, out);
         return;
