@@ -25,10 +25,10 @@ struct pretrain_options {
 };
 
 /*
- * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE if it saved and
- * stopped on a signal or at stop_at. *agreed says whether all ranks return this status; if not, this rank failed
- * alone, the others may be waiting for it, and the caller must end the job (launch_abort) and
- * nothing else.
+ * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE if it saved
+ * and stopped on a signal or at stop_at. *agreed says whether all ranks return this status; if
+ * not, this rank failed alone, the others may be waiting for it, and the caller must end the job
+ * (launch_abort) and nothing else.
  */
 int pretrain(const struct pretrain_options *options, int *agreed, struct err *err);
 

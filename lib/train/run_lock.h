@@ -9,6 +9,8 @@
 #ifndef TRAIN_RUN_LOCK_H
 #define TRAIN_RUN_LOCK_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 
 /*
@@ -17,5 +19,8 @@
  * ERR_FAILED. A file system without locks gets a warning and is used.
  */
 int run_lock(const char *folder, struct err *err);
+
+/* Whether another process has a folder's lock; false where that cannot be found out. */
+bool run_lock_is_held(const char *folder);
 
 #endif
