@@ -21,6 +21,7 @@ static const struct command commands[] = {
     { "pretrain", cmd_pretrain, "train a model from one job file" },
     { "finetune", cmd_finetune, "finetune a model on instruction data" },
     { "lora", cmd_lora, "train low-rank adapters (LoRA) of a model" },
+    { "sweep", cmd_sweep, "run many trials of a job with other values, and find the best" },
     { "merge", cmd_merge, "merge a LoRA adapter into its base model" },
     { "generate", cmd_generate, "generate text with a trained model" },
     { "eval", cmd_eval, "evaluate a trained model: perplexity and benchmarks" },

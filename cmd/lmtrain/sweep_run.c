@@ -1,0 +1,324 @@
+/*
+ * sweep_run.c - the loop of a sweep: tasks from the judge to processes, and their results to the
+ * history, then to the judge
+ *
+ * The order is what makes a kill harmless at any moment. A start is written before the process is
+ * there, a value once the trial has saved it; decisions follow from these, and are written after
+ * them. What a kill left under way starts again, from the trial's newest checkpoint.
+ */
+#include "sweep_run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "launch/stop.h"
+
+#define TRIES_MAX 3 /* of a task whose process ends without progress */
+#define LINE_BYTES 512
+
+/* ---- messages ---- */
+
+/* Above the live table. */
+static void say(void *context, enum log_level level, const char *line)
+{
+    struct sweep_session *s = context;
+
+    sweep_erase(s);
+    fprintf(stderr, level >= LOG_WARN ? "lmtrain: %s\n" : "%s\n", line);
+    sweep_draw(s);
+}
+
+static void say_value(const struct sweep_session *s, const struct history_record *r)
+{
+    const struct history_header *h = &s->history.header;
+
+    if (h->rungs[h->n_rungs - 1])
+        log_info("trial %d: step %" PRId64 " of %" PRId64 ", %s %.5g", r->trial, r->step,
+                 h->rungs[h->n_rungs - 1], h->metric, r->value);
+    else
+        log_info("trial %d: step %" PRId64 ", %s %.5g", r->trial, r->step, h->metric, r->value);
+}
+
+/* ---- results ---- */
+
+/* Of a rung whose trials were all decided about: which go on. */
+static void say_rung(const struct sweep_session *s, const struct judge_decision *first, int n)
+{
+    struct str text = { 0 };
+    int n_on = 0;
+
+    for (int i = 0; i < n; i++)
+        if (first[i].goes_on)
+            str_printf(&text, n_on++ ? ", %d" : ": %d", first[i].trial);
+    log_info("%s: %d of %d trials go on%s",
+             sweep_rung_name(&s->history.header, first->rung, s->arena), n_on, n, str_text(&text));
+    str_release(&text);
+}
+
+static void say_decisions(const struct sweep_session *s, const struct judge_decision *first, int n)
+{
+    const struct history_header *h = &s->history.header;
+
+    if (n > 1) {
+        say_rung(s, first, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        if (first[i].goes_on)
+            log_info("trial %d goes on to %s", first[i].trial,
+                     sweep_rung_name(h, first[i].rung + 1, s->arena));
+        else
+            log_info("trial %d is stopped at %s", first[i].trial,
+                     sweep_rung_name(h, first[i].rung, s->arena));
+}
+
+int sweep_write_decisions(struct sweep_session *s, struct err *err)
+{
+    int first = s->n_written;
+
+    for (; s->n_written < s->judge.n_decisions; s->n_written++) {
+        const struct judge_decision *d = &s->judge.decisions[s->n_written];
+        struct history_record r = { .event = d->goes_on ? HISTORY_GO_ON : HISTORY_STOP,
+                                    .trial = d->trial,
+                                    .rung = d->rung };
+
+        if (history_add(s->history_fd, &r, err) < 0)
+            return -1;
+    }
+    if (s->n_written > first)
+        say_decisions(s, &s->judge.decisions[first], s->n_written - first);
+    return 0;
+}
+
+static int take_value(struct sweep_session *s, const struct history_record *r, struct err *err)
+{
+    if (history_add(s->history_fd, r, err) < 0)
+        return -1;
+    say_value(s, r);
+    judge_report(&s->judge, r->trial, history_judged(&s->history.header, r->value));
+    return sweep_write_decisions(s, err);
+}
+
+static int take_failure(struct sweep_session *s, int trial, const char *why, struct err *err)
+{
+    struct history_record r = {
+        .event = HISTORY_FAIL, .trial = trial, .rung = s->judge.trials[trial].rung, .text = why
+    };
+
+    if (history_add(s->history_fd, &r, err) < 0)
+        return -1;
+    log_warn("trial %d failed: %s (%s)", trial, why, history_trial_log(s->output, trial, s->arena));
+    s->reasons[trial] = arena_strdup(s->arena, why);
+    judge_fail(&s->judge, trial);
+    return sweep_write_decisions(s, err);
+}
+
+/* The slot's process ended. One that saved on a signal that was not ours goes on where it is. */
+static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status, struct err *err)
+{
+    struct history_record value;
+    char line[LINE_BYTES];
+    int trial = slot->trial, found = 0;
+
+    slot->process = 0;
+    if (status == 0 || status == ERR_REQUEUE)
+        found = sweep_look(s, trial, &value, err);
+    if (found)
+        return found < 0 ? -1 : take_value(s, &value, err);
+    if (status == ERR_REQUEUE && s->n_stops)
+        return 0;
+    if (status == ERR_REQUEUE) {
+        slot->n_tries = sweep_saved_step(s, trial) > slot->began_at ? 0 : slot->n_tries + 1;
+        if (slot->n_tries < TRIES_MAX)
+            return sweep_start(s, slot, err);
+    }
+    trial_last_line(history_trial_log(s->output, trial, s->arena), line, sizeof line);
+    if (!status)
+        snprintf(line, sizeof line, "metrics.jsonl has no %s of its last step (hint: sweep.metric)",
+                 s->history.header.metric);
+    /* Killed together with us: it is not the trial's failure. */
+    if (s->n_stops)
+        return 0;
+    if (!*line)
+        snprintf(line, sizeof line, "it ended with status %d", status);
+    return take_failure(s, trial, line, err);
+}
+
+/* ---- the loop ---- */
+
+/* Give the slot its next task. Returns 1, 0 if there is none, or -1. */
+static int fill_slot(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
+{
+    int trial = judge_next(&s->judge);
+    struct history_record r = { .event = HISTORY_START, .trial = trial }, value;
+
+    if (trial < 0)
+        return 0;
+    r.rung = s->judge.trials[trial].rung;
+    if (history_add(s->history_fd, &r, err) < 0 || sweep_write_decisions(s, err) < 0)
+        return -1;
+    int found = sweep_look(s, trial, &value, err);
+    if (found)
+        return found < 0 || take_value(s, &value, err) < 0 ? -1 : 1;
+    slot->trial = trial;
+    slot->n_tries = 0;
+    if (sweep_start(s, slot, err) < 0)
+        return -1;
+    return 1;
+}
+
+static int fill_slots(struct sweep_session *s, struct err *err)
+{
+    for (int i = 0; i < s->n_slots && !s->n_stops; i++)
+        while (!s->slots[i].process) {
+            int status = fill_slot(s, &s->slots[i], err);
+
+            if (status < 0)
+                return -1;
+            if (!status)
+                break;
+        }
+    return 0;
+}
+
+static int reap(struct sweep_session *s, struct err *err)
+{
+    int status;
+
+    for (int i = 0; i < s->n_slots; i++)
+        if (s->slots[i].process && trial_ended(s->slots[i].process, &status) &&
+            take_end(s, &s->slots[i], status, err) < 0)
+            return -1;
+    return 0;
+}
+
+static bool is_busy(const struct sweep_session *s)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        if (s->slots[i].process)
+            return true;
+    return false;
+}
+
+/* To the heads, which pass it on. */
+static void signal_trials(const struct sweep_session *s, int number)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        if (s->slots[i].process)
+            kill(s->slots[i].process, number);
+}
+
+static void list_signals(sigset_t *set)
+{
+    static const int numbers[] = { SIGTERM, SIGINT, SIGUSR1, SIGCHLD };
+
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(set, numbers[i]);
+    if (!stop_hangup_is_ignored())
+        sigaddset(set, SIGHUP);
+}
+
+/* Until a trial may have ended, a second has passed, or a signal asked to stop. */
+static void wait_a_while(struct sweep_session *s)
+{
+    const struct timespec second = { 1, 0 };
+    sigset_t set;
+
+    list_signals(&set);
+    int number = sigtimedwait(&set, NULL, &second);
+    if (number <= 0 || number == SIGCHLD)
+        return;
+    if (!s->n_stops++)
+        log_info("signal %d: the trials save and end; the same command continues (a second signal "
+                 "ends them without saving)",
+                 number);
+    signal_trials(s, s->n_stops > 2 ? SIGKILL : SIGTERM);
+}
+
+static int loop(struct sweep_session *s, struct err *err)
+{
+    for (;;) {
+        if (reap(s, err) < 0 || fill_slots(s, err) < 0)
+            return -1;
+        if (!is_busy(s))
+            return 0;
+        sweep_draw(s);
+        wait_a_while(s);
+    }
+}
+
+/* ---- ended ---- */
+
+static int write_end(struct sweep_session *s, int best, struct err *err)
+{
+    int *order = arena_array(s->arena, int, s->judge.rules.n_trials), n = 0;
+
+    judge_rank(&s->judge, order);
+    while (n < s->judge.rules.n_trials && n < s->job.sweep.ensemble &&
+           s->judge.trials[order[n]].state == JUDGE_FINISHED)
+        n++;
+    return history_add_end(s->history_fd, best, order, n, err);
+}
+
+static int finish(struct sweep_session *s, bool json, struct err *err)
+{
+    int *order = arena_array(s->arena, int, s->judge.rules.n_trials);
+    struct str out = { 0 };
+    int n = s->history.n_records;
+    bool was_over = n && s->history.records[n - 1].event == HISTORY_END;
+
+    judge_rank(&s->judge, order);
+    bool has_best = s->judge.trials[order[0]].state == JUDGE_FINISHED;
+    if (!was_over && write_end(s, has_best ? order[0] : -1, err) < 0)
+        return cmd_fail(err);
+    sweep_print(s, json, &out);
+    int status = cmd_print(&out);
+    str_release(&out);
+    if (status || has_best)
+        return status;
+    err_set(err, ERR_FAILED, "no trial of %d finished", s->judge.rules.n_trials);
+    return cmd_fail(err);
+}
+
+static int stopped(const struct sweep_session *s, struct err *err)
+{
+    err_set(err, ERR_REQUEUE, "the sweep in %s is interrupted: the same command continues it",
+            s->output);
+    return cmd_fail(err);
+}
+
+int sweep_run(const struct sweep_request *q, const char *job_file, struct arena *arena)
+{
+    struct sweep_session s = { .sets = &q->sets, .history_fd = -1, .lock = -1, .arena = arena };
+    sigset_t set;
+    struct err err;
+
+    list_signals(&set);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    if (sweep_read_job(&s, q, job_file, &err) < 0 || sweep_prepare(&s, q, job_file, &err) < 0)
+        return cmd_fail(&err);
+    s.is_live = isatty(STDERR_FILENO);
+    log_set_sink(say, &s);
+    int status = loop(&s, &err);
+    sweep_erase(&s);
+    log_set_sink(NULL, NULL);
+    /* An error of ours: the trials save, and the same command goes on with them. */
+    if (status < 0)
+        signal_trials(&s, SIGTERM);
+    status = status < 0                              ? cmd_fail(&err)
+             : s.n_stops && !judge_is_over(&s.judge) ? stopped(&s, &err)
+                                                     : finish(&s, q->json, &err);
+    close(s.history_fd);
+    close(s.lock);
+    return status;
+}

@@ -1,0 +1,99 @@
+/*
+ * sweep_run.h - a sweep under way: its history, its trials' processes, its end
+ */
+#ifndef SWEEP_RUN_H
+#define SWEEP_RUN_H
+
+#include <sys/types.h>
+
+#include "cmd.h"
+#include "launch/cores.h"
+#include "sweep/history.h"
+#include "sweep/trial.h"
+
+struct sweep_slot {
+    struct trial_place place;
+    const char *hosts; /* --hosts of its trials, or NULL */
+    pid_t process;     /* 0: it is free */
+    int trial;
+    int n_tries;      /* of the task without progress */
+    int64_t began_at; /* step: where the newest start was */
+};
+
+struct sweep_session {
+    struct job job;                 /* the base of all trials */
+    const char *output, *trial_job; /* the copy of the job file that trials read */
+    const struct option_list *sets;
+    struct history history;
+    struct judge judge;
+    int n_written; /* decisions that are in the history */
+    int history_fd, lock;
+    struct sweep_slot *slots;
+    int n_slots;
+    const char **reasons; /* [n_trials]: why a trial failed, or NULL */
+    int n_stops;          /* signals so far */
+    bool is_live;
+    int n_drawn; /* lines of the live table */
+    struct arena *arena;
+};
+
+/* What the command line says. */
+struct sweep_request {
+    struct option_list sets;
+    const char *hosts;
+    bool json, replay;
+};
+
+/*
+ * Run the job's sweep, or go on with it, to its end. Returns the exit status: 0, 1 no trial
+ * finished, 75 interrupted, or that of an error, after a message.
+ */
+int sweep_run(const struct sweep_request *request, const char *job_file, struct arena *arena);
+
+/* Write and say the decisions that the judge has made since. Returns 0, or -1 and ERR_FAILED. */
+int sweep_write_decisions(struct sweep_session *sweep, struct err *err);
+
+/* ---- sweep_begin.c ---- */
+
+/* The job, and slots for its trials. Returns 0, or -1 and ERR_CONFIG. */
+int sweep_read_job(struct sweep_session *sweep, const struct sweep_request *request,
+                   const char *job_file, struct err *err);
+
+/*
+ * The folder, its lock, the history with the judge as it leaves it, and the copy of the job file.
+ * Returns 0, or -1: ERR_CONFIG where the job is not the one that the sweep began with.
+ */
+int sweep_prepare(struct sweep_session *sweep, const struct sweep_request *request,
+                  const char *job_file, struct err *err);
+
+/* ---- sweep_trials.c ---- */
+
+/* Divide cores, GPUs or hosts among the slots. Returns 0, or -1 and ERR_CONFIG. */
+int sweep_divide(struct sweep_session *sweep, const char *hosts, struct err *err);
+
+/* Start the slot's trial, to its rung. Returns 0, or -1 and ERR_FAILED. */
+int sweep_start(struct sweep_session *sweep, struct sweep_slot *slot, struct err *err);
+
+/*
+ * What a trial has at its rung, by what its run's folder says: returns 1 and the value, 0 if it has
+ * not come so far, or -1 and ERR_FAILED.
+ */
+int sweep_look(const struct sweep_session *sweep, int trial, struct history_record *value,
+               struct err *err);
+
+/* The newest checkpoint's step of a trial; -1: it has none. */
+int64_t sweep_saved_step(const struct sweep_session *sweep, int trial);
+
+/* ---- sweep_table.c ---- */
+
+/* "step 12/36", "end" of a rung. */
+const char *sweep_rung_name(const struct history_header *header, int rung, struct arena *arena);
+
+/* Draw the live table again on stderr; remove it. */
+void sweep_draw(struct sweep_session *sweep);
+void sweep_erase(struct sweep_session *sweep);
+
+/* The trials as they stand, best first, as a table or JSON, with the best one's settings. */
+void sweep_print(const struct sweep_session *sweep, bool json, struct str *out);
+
+#endif

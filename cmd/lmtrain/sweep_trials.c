@@ -1,0 +1,247 @@
+/*
+ * sweep_trials.c - the command line of a trial, its share of the machine, and how far it came
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "ckpt/store.h"
+#include "device/device.h"
+#include "launch/launch_context.h"
+#include "launch/remote/hosts.h"
+#include "sweep/metric.h"
+#include "sweep/space.h"
+#include "sweep_run.h"
+#include "tuned.h"
+
+/* ---- shares ---- */
+
+/* $CUDA_VISIBLE_DEVICES, or 0 to n - 1. */
+static const char **list_gpus(int n, struct arena *arena)
+{
+    const char **names = arena_array(arena, const char *, max_int(1, n));
+    const char *given = getenv("CUDA_VISIBLE_DEVICES");
+    char *copy = given ? arena_strdup(arena, given) : NULL, *rest = NULL;
+
+    for (int i = 0; i < n; i++) {
+        const char *name = copy ? strtok_r(i ? NULL : copy, ",", &rest) : NULL;
+
+        names[i] = name ? name : arena_printf(arena, "%d", i);
+    }
+    return names;
+}
+
+static int divide_gpus(struct sweep_session *s, struct err *err)
+{
+    const struct job *job = &s->job;
+    int n_gpus = job->device == JOB_DEVICE_CPU ? 0 : device_cuda_seen();
+    int one_copy = job->parallel.tp * job->parallel.pp * job->parallel.cp;
+    int per_trial = job->ranks         ? job->ranks
+                    : job->parallel.dp ? job->parallel.dp * one_copy
+                                       : max_int(one_copy, n_gpus / s->n_slots);
+    const char **names = list_gpus(n_gpus, s->arena);
+
+    if (!n_gpus)
+        return 0;
+    if (per_trial * s->n_slots > n_gpus)
+        return err_set(err, ERR_CONFIG,
+                       "sweep.parallel is %d and each trial has %d rank%s, but there %s %d GPU%s "
+                       "(hint: parallel: %d)",
+                       s->n_slots, per_trial, str_s(per_trial), n_gpus == 1 ? "is" : "are", n_gpus,
+                       str_s(n_gpus), max_int(1, n_gpus / per_trial));
+    for (int i = 0; i < s->n_slots; i++) {
+        struct str text = { 0 };
+
+        for (int k = 0; k < per_trial; k++)
+            str_printf(&text, k ? ",%s" : "%s", names[i * per_trial + k]);
+        s->slots[i].place.gpus = arena_strdup(s->arena, str_text(&text));
+        str_release(&text);
+    }
+    return 0;
+}
+
+static int divide_cores(struct sweep_session *s, struct err *err)
+{
+    for (int i = 0; i < s->n_slots; i++) {
+        struct rank_cores *cores = arena_array(s->arena, struct rank_cores, 1);
+
+        if (launch_cores_of(i, s->n_slots, cores, err) < 0)
+            return -1;
+        s->slots[i].place.cores = cores->all;
+        s->slots[i].place.n_cores = cores->n_all;
+    }
+    return 0;
+}
+
+/* Neighbouring ones together, as in a list of one run. */
+static int divide_hosts(struct sweep_session *s, const char *text, struct err *err)
+{
+    struct host_list list;
+
+    if (hosts_read(&list, text, s->arena, err) < 0)
+        return -1;
+    if (list.n_hosts < s->n_slots)
+        return err_set(err, ERR_CONFIG,
+                       "sweep.parallel is %d, but --hosts has %d host%s (hint: parallel: %d)",
+                       s->n_slots, list.n_hosts, str_s(list.n_hosts), list.n_hosts);
+    for (int i = 0; i < s->n_slots; i++) {
+        int first = i * list.n_hosts / s->n_slots, end = (i + 1) * list.n_hosts / s->n_slots;
+        struct str names = { 0 };
+
+        for (int k = first; k < end; k++) {
+            str_printf(&names, k > first ? ",%s" : "%s", list.hosts[k].name);
+            if (list.hosts[k].n_slots)
+                str_printf(&names, ":%d", list.hosts[k].n_slots);
+        }
+        s->slots[i].hosts = arena_strdup(s->arena, str_text(&names));
+        str_release(&names);
+    }
+    return 0;
+}
+
+int sweep_divide(struct sweep_session *s, const char *hosts, struct err *err)
+{
+    enum launch_context context;
+
+    if (launch_context(&context, err) < 0)
+        return -1;
+    if (context == CONTEXT_RANK)
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain sweep starts its trials itself, and cannot be a rank of srun or "
+                       "mpirun (hint: without them)");
+    if (hosts)
+        return divide_hosts(s, hosts, err);
+    if (context == CONTEXT_ALLOCATION && s->n_slots > 1)
+        return err_set(err, ERR_CONFIG,
+                       "sweep.parallel is %d, but in a Slurm allocation a trial uses all of it "
+                       "(hint: parallel: 1, or --hosts with the allocation's nodes)",
+                       s->n_slots);
+    if (context == CONTEXT_ALLOCATION || s->n_slots == 1)
+        return 0;
+    return divide_gpus(s, err) < 0 ? -1 : divide_cores(s, err);
+}
+
+/* ---- how far ---- */
+
+int64_t sweep_saved_step(const struct sweep_session *s, int trial)
+{
+    struct arena arena = { 0 };
+    struct err ignored;
+    const char *folder = history_trial_folder(s->output, trial, &arena);
+    bool is_run = file_is_folder(arena_printf(&arena, "%s/checkpoints", folder));
+    const char *newest = is_run ? store_newest(folder, &arena, &ignored) : NULL;
+    const char *name = newest ? strrchr(newest, '-') : NULL;
+    int64_t step = name ? strtoll(name + 1, NULL, 10) : -1;
+
+    arena_release(&arena);
+    return step;
+}
+
+/* Whether the same command would have nothing left to do: of a run that ended before the sweep was
+ * killed, without a line in the history. */
+static bool is_finished(const char *folder, int64_t saved, struct arena *arena)
+{
+    const char *path = arena_printf(arena, "%s/job.yaml", folder);
+    struct job job;
+    struct err ignored;
+
+    return file_exists(path) && job_read(&job, path, NULL, 0, arena, &ignored) == 0 &&
+           job.train.steps && saved >= job.train.steps &&
+           (job.kind == JOB_PRETRAIN || !tuned_is_unfinished(&job));
+}
+
+int sweep_look(const struct sweep_session *s, int trial, struct history_record *out,
+               struct err *err)
+{
+    const struct history_header *h = &s->history.header;
+    int rung = s->judge.trials[trial].rung;
+    bool is_last = rung == h->n_rungs - 1, is_eval = str_starts_with(h->metric, "eval");
+    int64_t saved = sweep_saved_step(s, trial), last = is_last ? INT64_MAX : h->rungs[rung];
+    struct arena arena = { 0 };
+    const char *folder = history_trial_folder(s->output, trial, &arena);
+    struct metric_value value;
+
+    bool is_there = is_last ? saved >= 0 && is_finished(folder, saved, &arena) : saved >= last;
+    int status = metric_read(folder, h->metric, last, &value, err);
+    arena_release(&arena);
+    if (status < 0)
+        return -1;
+    /* An evaluation follows the checkpoint of its step, and is owed if it is missing. */
+    if (!is_there || value.step < 0 || (is_eval && value.step < (is_last ? saved : last)))
+        return 0;
+    *out = (struct history_record){ .event = HISTORY_VALUE,
+                                    .trial = trial,
+                                    .rung = rung,
+                                    .step = value.step,
+                                    .value = value.value };
+    return 1;
+}
+
+/* ---- started ---- */
+
+struct words {
+    const char **items;
+    int n, capacity;
+    struct arena *arena;
+};
+
+static void add_word(struct words *w, const char *word)
+{
+    w->items = arena_grow(w->arena, w->items, sizeof *w->items, &w->capacity, w->n + 1);
+    w->items[w->n++] = word;
+}
+
+static void add_option(struct words *w, const char *option, const char *value)
+{
+    add_word(w, option);
+    add_word(w, value);
+}
+
+/* Evaluations at the rungs, where the job has none in between. */
+static void add_evaluations(struct words *w, const struct sweep_session *s)
+{
+    const struct history_header *h = &s->history.header;
+
+    if (h->n_rungs > 1 && !s->job.eval.every_steps && str_starts_with(h->metric, "eval"))
+        add_option(w, "--set",
+                   arena_printf(w->arena, "eval.every_steps=%lld", (long long)h->rungs[0]));
+}
+
+int sweep_start(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
+{
+    const struct history_header *h = &s->history.header;
+    int trial = slot->trial, rung = s->judge.trials[trial].rung;
+    struct arena arena = { 0 };
+    struct words w = { .arena = &arena };
+    struct sweep_row settings;
+
+    space_settings(&s->job, trial, &settings, &arena);
+    add_word(&w, "lmtrain");
+    add_option(&w, h->command, s->trial_job);
+    for (int i = 0; i < s->sets->n; i++)
+        add_option(&w, "--set", s->sets->items[i]);
+    add_option(&w, "--set", "sweep=null");
+    add_evaluations(&w, s);
+    for (int i = 0; i < settings.n; i++)
+        add_option(
+            &w, "--set",
+            arena_printf(&arena, "%s=%s", settings.settings[i].key, settings.settings[i].value));
+    const char *folder = history_trial_folder(s->output, trial, &arena);
+    add_option(&w, "--set", arena_printf(&arena, "output=\"%s\"", folder));
+    if (slot->hosts)
+        add_option(&w, "--hosts", slot->hosts);
+    if (rung < h->n_rungs - 1)
+        add_option(&w, "--stop-at", arena_printf(&arena, "%lld", (long long)h->rungs[rung]));
+    add_word(&w, NULL);
+    slot->began_at = sweep_saved_step(s, trial);
+    slot->process =
+        trial_start(w.items, &slot->place, history_trial_log(s->output, trial, &arena), err);
+    arena_release(&arena);
+    if (slot->process > 0)
+        return 0;
+    slot->process = 0;
+    return -1;
+}
