@@ -115,7 +115,8 @@ const struct field job_fields[] = {
       .help = "optimizer steps; auto (finetune and lora only): as many as train.epochs need" },
     { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto", .max = 1e6,
       .above_min = 1,
-      .help = "passes over the finetuning data if train.steps is not given; auto: 3" },
+      .help = "passes over the finetuning data if train.steps is not given; auto: 3. --set of one "
+              "of the two replaces the other" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
       NUMERICS(RECIPE, 420, .when = WHEN_SET),
       .help = "folder from which a new run takes its initial weights: a Hugging Face folder, a "

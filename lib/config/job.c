@@ -317,6 +317,10 @@ static int read_tree(struct job *job, struct yaml_node *root, const struct job_r
     field_set_defaults(&result, arena);
     for (int i = 0; i < request->n_overrides; i++)
         yaml_tree_override(root, request->overrides[i], &r.mistakes);
+    yaml_tree_drop_other(root, "train.steps", "train.epochs", request->overrides,
+                         request->n_overrides);
+    yaml_tree_drop_other(root, "train.epochs", "train.steps", request->overrides,
+                         request->n_overrides);
     read_root(&r, root);
     if (diagnostics_tell(&r.mistakes, err))
         return -1;

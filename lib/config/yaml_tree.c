@@ -112,6 +112,39 @@ int yaml_tree_override(struct yaml_node *root, const char *override, struct diag
     return 0;
 }
 
+/* What the last override sets the key to; NULL: none does. */
+static const char *override_of(const char *key, const char *const *overrides, int n_overrides)
+{
+    size_t n = strlen(key);
+
+    for (int i = n_overrides - 1; i >= 0; i--)
+        if (!strncmp(overrides[i], key, n) && overrides[i][n] == '=')
+            return overrides[i] + n + 1;
+    return NULL;
+}
+
+void yaml_tree_drop_other(struct yaml_node *root, const char *key, const char *other,
+                          const char *const *overrides, int n_overrides)
+{
+    const char *value = override_of(key, overrides, n_overrides), *dot = strchr(other, '.');
+
+    if (!value || !strcmp(value, "auto") || override_of(other, overrides, n_overrides))
+        return;
+    for (struct yaml_node *group = root->first; group; group = group->next) {
+        struct yaml_node *before = NULL;
+
+        if (strlen(group->key) != (size_t)(dot - other) ||
+            strncmp(group->key, other, (size_t)(dot - other)) != 0 || group->kind != YAML_MAP)
+            continue;
+        for (struct yaml_node *node = group->first; node; before = node, node = node->next)
+            if (!strcmp(node->key, dot + 1)) {
+                *(before ? &before->next : &group->first) = node->next;
+                group->last = node == group->last ? before : group->last;
+                break;
+            }
+    }
+}
+
 /* The text with its variables filled in, or NULL after a mistake. */
 static const char *expand_text(const struct yaml_node *node, struct diagnostics *m)
 {

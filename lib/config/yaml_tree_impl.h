@@ -15,6 +15,13 @@
 int yaml_tree_override(struct yaml_node *root, const char *override, struct diagnostics *mistakes);
 
 /*
+ * Of two keys of which a job has one (GROUP.NAME): where an override gives `key` a value and none
+ * sets `other`, what the file says of `other` goes.
+ */
+void yaml_tree_drop_other(struct yaml_node *root, const char *key, const char *other,
+                          const char *const *overrides, int n_overrides);
+
+/*
  * Replace ${VAR} in every scalar value by the environment's; "$${" gives "${". Returns 0 or -1; a
  * value that could not be filled in is marked as unexpanded.
  */

@@ -11,9 +11,15 @@
 /* All but SGD move each parameter by about lr a step; models have weights of about 0.02. */
 #define LR_LARGE 0.1
 
-/* Nats. Logits that are all alike give ln of the vocabulary to several digits. */
-#define FLAT_BAND 0.01
-#define FLAT_LOGGED 10
+/* Nats around ln of the vocabulary. Logits that are all alike give it to several digits, those of
+ * random weights some more, by half their variance; micro-batches add noise. */
+#define FLAT_BELOW 0.05
+#define FLAT_ABOVE 0.25
+#define FLAT_STEPS 50
+
+/* Of means of losses. In nats, too: a loss near 0 triples easily. */
+#define RISE_FACTOR 3.0
+#define RISE_NATS 0.5
 
 void cautions_of_job(const struct job *job)
 {
@@ -30,20 +36,57 @@ void cautions_of_job(const struct job *job)
                  job->data.seq_len, s->max_seq_len, job->data.seq_len);
 }
 
-int flat_loss_note(struct flat_loss *flat, const struct job *job, int64_t step, double loss,
-                   char *text, size_t size)
+/* The mean of the last losses, once there are enough. */
+static double recent_mean(const struct learning *l)
+{
+    double sum = 0;
+
+    for (int i = 0; i < N_LEARNING_LOSSES; i++)
+        sum += l->recent[i];
+    return sum / N_LEARNING_LOSSES;
+}
+
+static bool is_flat(struct learning *l, const struct job *job, int64_t step, double loss)
 {
     double untrained = log((double)job->model.vocab_size);
-    int is_flat = fabs(loss - untrained) <= FLAT_BAND;
+    bool is_near = loss >= untrained - FLAT_BELOW && loss <= untrained + FLAT_ABOVE &&
+                   step > job->optimizer.warmup_steps;
 
-    flat->n_logged = is_flat && step > job->optimizer.warmup_steps ? flat->n_logged + 1 : 0;
-    if (flat->is_reported || flat->n_logged < FLAT_LOGGED)
-        return 0;
-    flat->is_reported = 1;
+    l->n_flat = is_near ? l->n_flat + 1 : 0;
+    return l->n_flat == FLAT_STEPS;
+}
+
+static bool is_rising(struct learning *l)
+{
+    if (l->n < N_LEARNING_LOSSES)
+        return false;
+    double mean = recent_mean(l);
+
+    l->lowest = l->n == N_LEARNING_LOSSES ? mean : fmin(l->lowest, mean);
+    return mean > RISE_FACTOR * l->lowest && mean > l->lowest + RISE_NATS;
+}
+
+const char *learning_note(struct learning *l, const struct job *job, int64_t step, double loss,
+                          char *text, size_t size)
+{
+    if (isfinite(loss))
+        l->recent[l->n++ % N_LEARNING_LOSSES] = loss;
+    if (is_flat(l, job, step, loss) && !l->is_flat_told) {
+        l->is_flat_told = true;
+        snprintf(text, size,
+                 "for %d steps the loss is %.3f, about ln of the vocabulary size %d, %.3f: the "
+                 "model predicts a uniform distribution (hint: optimizer.lr %g is too large if the "
+                 "loss was different before, else too small)",
+                 FLAT_STEPS, loss, job->model.vocab_size, log((double)job->model.vocab_size),
+                 job->optimizer.lr);
+        return "flat loss";
+    }
+    if (!isfinite(loss) || !is_rising(l) || l->is_rise_told)
+        return NULL;
+    l->is_rise_told = true;
     snprintf(text, size,
-             "for %d logged steps the loss is %.3f, which is ln of the vocabulary size %d: the "
-             "model predicts a uniform distribution (hint: optimizer.lr %g is too large if the "
-             "loss was different before, else too small)",
-             FLAT_LOGGED, loss, job->model.vocab_size, job->optimizer.lr);
-    return 1;
+             "the mean loss of %d steps is %.3f, it was %.3f: the run diverges (hint: a lower "
+             "optimizer.lr than %g, more optimizer.warmup_steps, or train.on_spike: rewind)",
+             N_LEARNING_LOSSES, recent_mean(l), l->lowest, job->optimizer.lr);
+    return "rising loss";
 }

@@ -84,7 +84,7 @@ struct pretrain {
     int n_worse; /* evaluations since the best */
     struct best_checkpoints best;
     int n_skipped_in_a_row;
-    struct flat_loss flat_loss;
+    struct learning learning;
     struct loss_window unlogged;
     struct spikes spikes;
     int n_timed;            /* steps, to compare with what was predicted */

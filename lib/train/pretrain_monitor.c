@@ -61,6 +61,8 @@ void pretrain_monitor_blocked(struct pretrain *p, double seconds)
 void pretrain_monitor_returned(struct pretrain *p)
 {
     p->account.useful_s = metrics_history(p->metrics).useful_s;
+    p->learning = (struct learning){ .is_flat_told = p->learning.is_flat_told,
+                                     .is_rise_told = p->learning.is_rise_told };
 }
 
 double pretrain_monitor_elapsed(const struct pretrain *p)

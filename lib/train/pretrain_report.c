@@ -219,11 +219,22 @@ static double note_loss(struct pretrain *p, double loss, int logged)
     return mean;
 }
 
+static void note_learning(struct pretrain *p, const struct trainer_result *r)
+{
+    char text[512];
+    const char *event = learning_note(&p->learning, p->job, r->step, r->loss, text, sizeof text);
+
+    if (!event)
+        return;
+    log_warn("step %" PRId64 ": %s", r->step, text);
+    pretrain_report_event(p, event, text);
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
     struct err err;
-    char text[512], words[256];
+    char words[256];
     struct arena scratch = { 0 };
     struct metrics_gpu gpu;
     struct metrics_exposed exposed;
@@ -262,6 +273,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     compare_with_plan(p, took);
     pretrain_monitor_write(p, &m);
     terminal_step(p->terminal, &m, logged);
+    note_learning(p, r);
     if (!logged)
         return;
     m.gpu = see_gpu(p, &gpu, words, sizeof words);
@@ -270,10 +282,6 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     m.exposed = exposed_of(p, &exposed, &scratch);
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
     arena_release(&scratch);
-    if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {
-        log_warn("%s", text);
-        pretrain_report_event(p, "flat loss", text);
-    }
 }
 
 void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int64_t tokens)

@@ -29,6 +29,12 @@ for action in sigterm sigkill; do
     expect "$action: the same means" 0 '' test "$(means $action)" = "$(means fifth)"
 done
 
+# ---- a run that does not learn ----
+
+expect 'a rate of nothing' 0 'warn: step 52: for 50 steps the loss is .*\(hint: optimizer.lr' pretrain flat --set train.steps=60 \
+    --set optimizer.lr=1e-9
+expect 'an event, once' 0 '^1$' grep -c '"event":"flat loss"' "$dir/flat/metrics.jsonl"
+
 # ---- elapsed_s and time ----
 
 expect 'time runs on over the stop' 0 '' python3 -c '

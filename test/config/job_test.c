@@ -265,6 +265,46 @@ static void test_defaults(void **state)
     arena_release(&arena);
 }
 
+/* Of steps and epochs a job has one: that of --set takes the place of the file's. */
+static void test_steps_and_epochs(void **state)
+{
+    static const struct {
+        const char *train, *sets[2];
+        int64_t steps;
+        double epochs;
+        int status;
+    } cases[] = {
+        { "epochs: 2", { "train.steps=5" }, 5, 0, 0 },
+        { "steps: 7", { "train.epochs=2" }, 0, 2, 0 },
+        { "seed: 1, steps: 7, log_every: 2", { "train.epochs=2" }, 0, 2, 0 },
+        { "epochs: 2", { "train.steps=auto" }, 0, 2, 0 },
+        { "steps: 7", { "train.steps=auto", "train.epochs=2" }, 0, 2, 0 },
+        { "epochs: 2", { "train.steps=5", "train.epochs=1" }, 0, 0, -1 },
+        { "epochs: 2, steps: 5", { "train.seed=3" }, 0, 0, -1 },
+    };
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        struct err err = { 0 };
+        struct job j;
+
+        snprintf(text, sizeof text,
+                 "{kind: finetune, model: llama-tiny, data: {train: a, tokenizer: b}, train: {%s}}",
+                 cases[i].train);
+        int status = job_read_text(&j, text, strlen(text), "j.yaml", cases[i].sets,
+                                   cases[i].sets[1] ? 2 : 1, &arena, &err);
+        if (status != cases[i].status)
+            fail_msg("case %zu: %s", i, err.text);
+        if (status < 0)
+            continue;
+        assert_int_equal(j.train.steps, cases[i].steps);
+        assert_true(j.train.epochs == cases[i].epochs);
+    }
+    arena_release(&arena);
+}
+
 static void test_overrides(void **state)
 {
     static const char *const overrides[] = {
@@ -410,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_layout_notes),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_steps_and_epochs),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_recompute_names_every_forward_op),

@@ -45,6 +45,7 @@ const EVENT_KINDS = {
   "rewind": ["#b35c00", "#ffb454", true],
   "straggler": ["#b35c00", "#ffb454", true],
   "flat loss": ["#b35c00", "#ffb454", true],
+  "rising loss": ["#b35c00", "#ffb454", true],
   "saved": ["#2b8a3e", "#69db7c", true],
 };
 const OTHER_EVENT = ["#5c6670", "#a0a9b3", false];
