@@ -534,6 +534,25 @@ const struct field job_fields[] = {
       .help =
           "size at which a file of the run folder's log/ is rotated; three older ones are kept" },
 
+    { "hooks.on_step", FIELD_TEXT, AT(hooks.on_step), .initial = "",
+      .help =
+          "shell command that rank 0 runs beside training for each logged step, with the step's "
+          "line of metrics.jsonl on standard input, and in it hook, run (the run folder) and "
+          "left_out: while one runs, only the newest step waits, and left_out says how many came "
+          "before it. Output is in the run folder's log/hooks.log; failures are a warning" },
+    { "hooks.on_eval", FIELD_TEXT, AT(hooks.on_eval), .initial = "",
+      .help = "the same for each evaluation of a held-out set" },
+    { "hooks.on_save", FIELD_TEXT, AT(hooks.on_save), .initial = "",
+      .help = "the same for each checkpoint that is whole, with step and checkpoint (its folder)" },
+    { "hooks.on_end", FIELD_TEXT, AT(hooks.on_end), .initial = "",
+      .help = "the same at the end of rank 0's process, with step, status (done, saved, failed), "
+              "exit_status and text; a process that is killed runs none" },
+    { "hooks.seconds", FIELD_FLOAT, AT(hooks.seconds), .initial = "60.0", .max = 1e6,
+      .above_min = 1, .unit = "seconds",
+      .help = "time limit of a hook's command, which is then ended with its process group; and how "
+              "long a run that is done waits for those that are left (5 seconds after a signal or "
+              "a failure)" },
+
     { "trace.steps", FIELD_COUNTS, AT(trace.steps), .initial = "none", .word = "none", .min = 1,
       .max = 1000000000,
       .help =

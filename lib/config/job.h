@@ -378,6 +378,11 @@ struct job {
     } metrics;
 
     struct {
+        const char *on_step, *on_eval, *on_save, *on_end; /* commands; NULL: none */
+        double seconds;                                   /* of one */
+    } hooks;
+
+    struct {
         struct job_counts steps, ranks; /* traced; none: no step, all ranks */
     } trace;
 

@@ -480,6 +480,11 @@ int metrics_event(struct metrics *metrics, int64_t step, const char *event, cons
     return end_line(metrics, err);
 }
 
+const char *metrics_line(const struct metrics *metrics)
+{
+    return str_text(&metrics->line);
+}
+
 void metrics_close(struct metrics *metrics)
 {
     if (!metrics)

@@ -15,6 +15,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/best.h"
 #include "train/cautions.h"
+#include "train/hooks.h"
 #include "train/numerics.h"
 #include "train/pretrain.h"
 #include "train/rank_watch.h"
@@ -72,6 +73,7 @@ struct pretrain {
     struct upload *upload;            /* rank 0's; NULL: the job has none */
     bool upload_is_last;              /* the run is done: nothing but uploads is left */
     bool upload_is_owed;              /* of whole_step, after its evaluation */
+    struct hooks *hooks;              /* rank 0's; NULL: the job has none */
     struct run_status_writer *status; /* rank 0's; NULL: none */
     struct gpu_watch *gpu;            /* rank 0's; NULL: it has none */
     struct progress_slot *progress;
@@ -221,6 +223,15 @@ void pretrain_upload_whole(struct pretrain *pretrain);
 void pretrain_upload_owed(struct pretrain *pretrain);
 void pretrain_upload_report(struct pretrain *pretrain);
 void pretrain_upload_close(struct pretrain *pretrain, int is_done);
+
+/*
+ * pretrain_hooks.c, on rank 0. line: metrics.jsonl got a line of a step or an evaluation. saved: a
+ * checkpoint is whole. close: the run is done (why NULL) or ends.
+ */
+int pretrain_hooks_open(struct pretrain *pretrain, struct err *err);
+void pretrain_hooks_line(struct pretrain *pretrain, enum hook_kind kind);
+void pretrain_hooks_saved(struct pretrain *pretrain, const char *folder);
+void pretrain_hooks_close(struct pretrain *pretrain, const struct err *why);
 
 /*
  * Replicas that differ are the end of this attempt, known to all ranks. Between steps; under zero 1

@@ -282,6 +282,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     m.exposed = exposed_of(p, &exposed, &scratch);
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
     arena_release(&scratch);
+    pretrain_hooks_line(p, HOOK_STEP);
 }
 
 void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int64_t tokens)
@@ -293,8 +294,10 @@ void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int6
                                                    .elapsed_s = pretrain_monitor_elapsed(p) };
     struct err err;
 
-    if (p->metrics)
-        forgive(p, metrics_eval(p->metrics, &evaluation, &err), &err);
+    if (!p->metrics)
+        return;
+    forgive(p, metrics_eval(p->metrics, &evaluation, &err), &err);
+    pretrain_hooks_line(p, HOOK_EVAL);
 }
 
 void pretrain_report_event(struct pretrain *p, const char *event, const char *text)

@@ -231,6 +231,7 @@ static void note_whole(struct pretrain *p)
         pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) < 0)
         return;
     pretrain_upload_whole(p);
+    pretrain_hooks_saved(p, folder);
     if (p->options->on_saved)
         p->options->on_saved(p->options->context, folder);
 }

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "train/upload_command_impl.h"
+#include "train/guarded_command_impl.h"
 
 enum { N_REPORTS_MAX = 16, PATH_MAX_BYTES = 4096, WHY_BYTES = 160 };
 
@@ -42,12 +42,12 @@ struct upload {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct upload_item current, next;
-    struct upload_command given_up; /* the thread's: is not gone, or was never started */
-    int64_t kept_step;              /* current is cancelled if it is of a later one */
-    bool is_closing;                /* the thread ends when nothing is left */
-    bool is_over;                   /* nor does it try any more */
-    bool has_ended;                 /* the thread touches nothing of this any more */
-    bool is_detached;               /* it did not end in time, and keeps this */
+    struct guarded_command given_up; /* the thread's: is not gone, or was never started */
+    int64_t kept_step;               /* current is cancelled if it is of a later one */
+    bool is_closing;                 /* the thread ends when nothing is left */
+    bool is_over;                    /* nor does it try any more */
+    bool has_ended;                  /* the thread touches nothing of this any more */
+    bool is_detached;                /* it did not end in time, and keeps this */
     struct upload_report reports[N_REPORTS_MAX];
     int n_reports;
 };
@@ -94,12 +94,12 @@ static bool must_stop(const struct upload *u, char why[WHY_BYTES])
 }
 
 /* Until the command has ended by itself: 0; or -1 with the reason to end it. */
-static int wait_for_command(struct upload *u, struct upload_command *c, char why[WHY_BYTES])
+static int wait_for_command(struct upload *u, struct guarded_command *c, char why[WHY_BYTES])
 {
     double end = clock_seconds() + u->seconds;
     char limit[32];
 
-    while (!upload_command_has_ended(c)) {
+    while (!guarded_command_has_ended(c)) {
         if (must_stop(u, why))
             return -1;
         if (clock_seconds() >= end) {
@@ -113,8 +113,8 @@ static int wait_for_command(struct upload *u, struct upload_command *c, char why
 }
 
 /* Until the condition holds, or the grace is over: whether it holds. */
-static bool has_within_grace(struct upload *u, bool (*holds)(struct upload_command *),
-                             struct upload_command *c)
+static bool has_within_grace(struct upload *u, bool (*holds)(struct guarded_command *),
+                             struct guarded_command *c)
 {
     double end = clock_seconds() + u->grace_seconds;
 
@@ -127,15 +127,15 @@ static bool has_within_grace(struct upload *u, bool (*holds)(struct upload_comma
 }
 
 /* End what is left of a command and its guard. -1: not even SIGKILL does. */
-static int end_command(struct upload *u, struct upload_command *c, char why[WHY_BYTES])
+static int end_command(struct upload *u, struct guarded_command *c, char why[WHY_BYTES])
 {
-    if (!upload_command_has_ended(c)) {
-        upload_command_signal(c, SIGTERM);
-        has_within_grace(u, upload_command_has_ended, c);
+    if (!guarded_command_has_ended(c)) {
+        guarded_command_signal(c, SIGTERM);
+        has_within_grace(u, guarded_command_has_ended, c);
     }
-    upload_command_signal(c, SIGKILL);
-    upload_command_release(c);
-    if (has_within_grace(u, upload_command_is_gone, c))
+    guarded_command_signal(c, SIGKILL);
+    guarded_command_release(c);
+    if (has_within_grace(u, guarded_command_is_gone, c))
         return 0;
     u->given_up = *c;
     snprintf(why, WHY_BYTES, "process %d does not end on SIGKILL (is a file system gone?)",
@@ -143,7 +143,7 @@ static int end_command(struct upload *u, struct upload_command *c, char why[WHY_
     return -1;
 }
 
-static int judge(const struct upload_command *c, char why[WHY_BYTES])
+static int judge(const struct guarded_command *c, char why[WHY_BYTES])
 {
     if (c->is_lost)
         snprintf(why, WHY_BYTES, "how the command ended is not known: another has waited for it");
@@ -159,17 +159,24 @@ static int judge(const struct upload_command *c, char why[WHY_BYTES])
 /* 0, or -1 with what went wrong. */
 static int try_upload(struct upload *u, char why[WHY_BYTES])
 {
-    const struct upload_command_options options = { u->command, u->log, u->current.folder,
-                                                    u->current.step, u->grace_seconds };
-    struct upload_command command;
+    char folder[PATH_MAX_BYTES + 32], step[64];
+    const char *const variables[] = { folder, step, NULL };
+    const struct guarded_command_options options = { .command = u->command,
+                                                     .log = u->log,
+                                                     .variables = variables,
+                                                     .grace_seconds = u->grace_seconds };
+    struct guarded_command command;
 
-    if (!upload_command_is_gone(&u->given_up)) {
+    snprintf(folder, sizeof folder, "LMTRAIN_CHECKPOINT=%s", u->current.folder);
+    snprintf(step, sizeof step, "LMTRAIN_STEP=%" PRId64, u->current.step);
+
+    if (!guarded_command_is_gone(&u->given_up)) {
         snprintf(why, WHY_BYTES, "process %d of an earlier try has not ended",
                  (int)(u->given_up.process ? u->given_up.process : u->given_up.guard));
         return -1;
     }
     pthread_mutex_unlock(&u->mutex);
-    int failed = upload_command_start(&command, &options);
+    int failed = guarded_command_start(&command, &options);
     int number = errno;
     pthread_mutex_lock(&u->mutex);
     if (failed) {

@@ -1,21 +1,21 @@
 /*
- * upload_command.c - see the header
+ * guarded_command.c - see the header
  *
  * Processes are started by vfork, for a fork would copy the page tables of a process that may have
  * much memory, some of it a GPU's; between vfork and exec a child makes system calls alone. For the
  * same reason the guard is a shell and not a fork of this process.
  */
-#include "train/upload_command_impl.h"
+#include "train/guarded_command_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/close_range.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
 
 enum { NICENESS = 10 };
@@ -40,28 +41,39 @@ static bool belongs_to_launcher(const char *variable)
     return false;
 }
 
-/* This process's environment without launchers' variables, with the checkpoint's. Both lists are
- * the caller's to free; the other texts are borrowed. */
-static char **environment_of(const struct upload_command_options *options, struct str *texts)
+/* This process's environment without launchers' variables, with the command's. The list is the
+ * caller's to free; the texts are borrowed. */
+static char **environment_of(const struct guarded_command_options *options)
 {
     extern char **environ;
-    int n = 0, n_kept = 0;
-    char **list;
+    int n = 0, n_more = 0, n_kept = 0;
 
     while (environ[n])
         n++;
-    list = calloc((size_t)n + 3, sizeof *list);
+    while (options->variables[n_more])
+        n_more++;
+    char **list = calloc((size_t)(n + n_more) + 1, sizeof *list);
     CHECK(list);
     for (int i = 0; i < n; i++)
         if (!belongs_to_launcher(environ[i]))
             list[n_kept++] = environ[i];
-    str_printf(texts, "LMTRAIN_CHECKPOINT=%s", options->folder);
-    size_t second = texts->length + 1;
-    str_add_char(texts, '\0');
-    str_printf(texts, "LMTRAIN_STEP=%" PRId64, options->step);
-    list[n_kept++] = texts->data;
-    list[n_kept++] = texts->data + second;
+    for (int i = 0; i < n_more; i++)
+        list[n_kept++] = (char *)(uintptr_t)options->variables[i];
     return list;
+}
+
+/* Its whole input lies in memory, so that no one writes to a pipe that may not be read. */
+static int open_input(const char *text)
+{
+    if (!text)
+        return open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int fd = memfd_create("input", MFD_CLOEXEC);
+
+    if (fd >= 0 && (file_write_all(fd, text, strlen(text)) || lseek(fd, 0, SEEK_SET) < 0)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 struct process_start {
@@ -111,7 +123,7 @@ __attribute__((noinline)) static pid_t vfork_shell(const struct process_start *s
 
 /* The guard comes first: a process that dies between the two leaves no command without one. Its
  * standard input is `ends[0]`, the command's `in`. */
-static int start_both(struct upload_command *c, const struct upload_command_options *options,
+static int start_both(struct guarded_command *c, const struct guarded_command_options *options,
                       char **env, const int ends[2], int in, int out)
 {
     char grace[32], shell[] = "sh", flag[] = "-c", *text = strdup(options->command);
@@ -147,15 +159,14 @@ static void close_all(const int *fds, int n)
             close(fds[i]);
 }
 
-int upload_command_start(struct upload_command *c, const struct upload_command_options *options)
+int guarded_command_start(struct guarded_command *c, const struct guarded_command_options *options)
 {
-    struct str texts = { 0 };
-    char **env = environment_of(options, &texts);
-    int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    char **env = environment_of(options);
+    int in = open_input(options->input);
     int out = open(options->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     int ends[2] = { -1, -1 }, status = -1;
 
-    *c = (struct upload_command){ .pipe = -1 };
+    *c = (struct guarded_command){ .pipe = -1 };
     if (in >= 0 && out >= 0 && pipe2(ends, O_CLOEXEC) == 0)
         status = start_both(c, options, env, ends, in, out);
     int number = errno;
@@ -165,7 +176,6 @@ int upload_command_start(struct upload_command *c, const struct upload_command_o
     else
         c->pipe = ends[1];
     free(env);
-    str_release(&texts);
     errno = number;
     return status;
 }
@@ -184,27 +194,27 @@ static bool is_reaped(pid_t *process, int *status, bool *is_lost)
     return true;
 }
 
-bool upload_command_has_ended(struct upload_command *c)
+bool guarded_command_has_ended(struct guarded_command *c)
 {
     return is_reaped(&c->process, &c->status, &c->is_lost);
 }
 
-void upload_command_signal(const struct upload_command *c, int signal_number)
+void guarded_command_signal(const struct guarded_command *c, int signal_number)
 {
     if (c->guard > 0)
         kill(-c->group, signal_number);
 }
 
-bool upload_command_is_gone(struct upload_command *c)
+bool guarded_command_is_gone(struct guarded_command *c)
 {
     int status;
     bool is_lost;
-    bool has_ended = upload_command_has_ended(c);
+    bool has_ended = guarded_command_has_ended(c);
 
     return is_reaped(&c->guard, &status, &is_lost) && has_ended;
 }
 
-void upload_command_release(struct upload_command *c)
+void guarded_command_release(struct guarded_command *c)
 {
     if (c->pipe >= 0)
         close(c->pipe);
