@@ -123,7 +123,7 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evalu
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err);
 
-/* The last line that was made, with its end, whether or not the disk took it; until the next one. */
+/* The last line that was made, with its end, even if the disk did not take it; until the next. */
 const char *metrics_line(const struct metrics *metrics);
 
 void metrics_close(struct metrics *metrics);

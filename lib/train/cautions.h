@@ -25,9 +25,9 @@ struct learning {
 
 /*
  * A step's loss: NULL, or an event's name once in a process, with the message in text. "flat loss":
- * for 50 steps after the warm-up it stood at about ln of the vocabulary, that of an untrained model.
- * "rising loss": the mean of the last 20 is more than 3 times the lowest such mean, and half a nat
- * above it.
+ * for 50 steps after the warm-up it stood at about ln of the vocabulary, that of an untrained
+ * model. "rising loss": the mean of the last 20 is more than 3 times the lowest such mean, and half
+ * a nat above it.
  */
 const char *learning_note(struct learning *learning, const struct job *job, int64_t step,
                           double loss, char *text, size_t size);
