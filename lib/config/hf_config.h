@@ -50,7 +50,7 @@ int hf_config_unsaid(const struct model_spec *spec, const char *family, struct s
 struct hf_config_changes {
     int dtype;                       /* of the weights; -1: as it is */
     int vocab_size;                  /* 0: as it is */
-    int is_plain;                    /* the weights are no longer quantized */
+    int is_plain;                    /* the weights are not quantized, whatever it said */
     int is_untied;                   /* the weights have a head of their own, whatever it said */
     const struct model_spec *scaled; /* RoPE's scaling and the longest text are this model's; or
                                         NULL: as it is */

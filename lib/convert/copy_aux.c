@@ -2,10 +2,19 @@
  * copy_aux.c - config.json of what was converted
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/str.h"
 #include "convert/convert_impl.h"
+
+/* Where it is a word of a config.json it is that key. */
+static bool says_quantized(const char *data, size_t n_bytes)
+{
+    static const char key[] = "\"quantization_config\"";
+
+    return memmem(data, n_bytes, key, sizeof key - 1) != NULL;
+}
 
 int carry_config(const char *from, const char *to, const struct hf_config_changes *changes,
                  struct err *err)
@@ -16,7 +25,8 @@ int carry_config(const char *from, const char *to, const struct hf_config_change
 
     str_printf(&path, "%s/config.json", from);
     int status = file_read(str_text(&path), HF_CONFIG_MAX_BYTES, ERR_DATA, &data, &n_bytes, err);
-    if (!status && changes->dtype < 0 && !changes->vocab_size && !changes->is_plain &&
+    bool loses_codes = !status && changes->is_plain && says_quantized(data, n_bytes);
+    if (!status && changes->dtype < 0 && !changes->vocab_size && !loses_codes &&
         !changes->is_untied && !changes->scaled)
         str_add_bytes(&text, data, n_bytes);
     else if (!status)

@@ -354,7 +354,7 @@ static int write_config(struct folder_target *t, struct err *err)
 {
     struct conversion *c = t->c;
     const char *carried = carried_folder(c, &c->arena);
-    struct hf_config_changes changes = { .dtype = c->options->dtype };
+    struct hf_config_changes changes = { .dtype = c->options->dtype, .is_plain = 1 };
     struct str text = { 0 };
 
     bool is_there = file_exists(arena_printf(&c->arena, "%s/config.json", carried));
