@@ -293,7 +293,7 @@ soak:
 	@$(MAKE) --no-print-directory soak-fuzz
 
 # Whole products of settings, of which `make test` has rows of pairs (test/support/pairs.h).
-PAIRED_TESTS := $(patsubst %.c,$(BUILD)/%,$(sort $(shell grep -l 'pairs_build\|pairs_whole' test/law/*_test.c)))
+PAIRED_TESTS := $(patsubst %.c,$(BUILD)/%,$(sort $(shell grep -l 'pairs_build\|pairs_whole' test/law/*_test.c test/plan/*_test.c)))
 soak-law:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) $(PAIRED_TESTS)
