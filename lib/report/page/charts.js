@@ -69,7 +69,9 @@ function marksOf(chart) {
       if (x >= chart.chartArea.left - 1 && x <= chart.chartArea.right + 1) marks.push({ x, event, run });
     }
   }
-  return marks;
+  // What matters most is drawn last.
+  const weight = (mark) => (eventKind(mark.event.event).isFrequent ? 0 : mark.event.event === "started" ? 1 : 2);
+  return marks.sort((a, b) => weight(a) - weight(b));
 }
 
 function isFirstStart(run, event) {
@@ -84,15 +86,18 @@ const overlay = {
     ctx.save();
     ctx.lineWidth = 1;
     for (const mark of marksOf(chart)) {
-      ctx.strokeStyle = faded(eventKind(mark.event.event).colour, 0.55);
-      ctx.fillStyle = eventKind(mark.event.event).colour;
-      ctx.setLineDash([2, 2]);
+      const { colour, isFrequent } = eventKind(mark.event.event);
+      ctx.strokeStyle = faded(colour, 0.6);
+      ctx.fillStyle = faded(colour, isFrequent ? 0.7 : 1);
+      if (chart.options.isWide && !isFrequent) {
+        ctx.setLineDash([2, 2]);
+        ctx.beginPath();
+        ctx.moveTo(Math.round(mark.x) + 0.5, area.top);
+        ctx.lineTo(Math.round(mark.x) + 0.5, area.bottom);
+        ctx.stroke();
+      }
       ctx.beginPath();
-      ctx.moveTo(Math.round(mark.x) + 0.5, area.top);
-      ctx.lineTo(Math.round(mark.x) + 0.5, area.bottom);
-      ctx.stroke();
-      ctx.beginPath();
-      ctx.arc(mark.x, area.top, 2.5, 0, 2 * Math.PI);
+      ctx.arc(mark.x, area.top, isFrequent ? 1.8 : 2.8, 0, 2 * Math.PI);
       ctx.fill();
     }
     ctx.restore();

@@ -2,7 +2,7 @@
 const CURVES = [
   // column, title, unit, how a value is written, log at first
   { name: "lr", title: "Learning rate", text: (v) => numberText(v, 4), zero: true },
-  { name: "grad_norm", title: "Gradient norm", text: numberText, canLog: true },
+  { name: "grad_norm", title: "Gradient norm", text: numberText, zero: true, canLog: true },
   { name: "tokens_per_s", title: "Speed", unit: "tokens/s", text: countText, zero: true },
   { name: "mfu", title: "MFU", unit: "of the peak", text: percentText, zero: true },
   { name: "step_s", title: "Time of a step", text: secondsText, zero: true },
@@ -11,7 +11,7 @@ const CURVES = [
   { name: "skipped", title: "Skipped steps", unit: "so far", text: countText, zero: true, stepped: true, onlyPositive: true },
   { name: "balance", title: "Router balance", unit: "1 is even", text: numberText },
   { name: "most_used", title: "Most used expert", unit: "load; 1 is an equal share", text: numberText },
-  { name: "least_used", title: "Least used expert", unit: "load; 1 is an equal share", text: numberText },
+  { name: "least_used", title: "Least used expert", unit: "load; 1 is an equal share", text: numberText, zero: true },
   { name: "dropped", title: "Dropped choices of experts", text: countText, zero: true, onlyPositive: true },
   { name: "reruns", title: "Steps run again", unit: "so far, for want of memory", text: countText, zero: true, stepped: true, onlyPositive: true },
   { name: "z_loss", title: "z-loss", text: numberText },
@@ -32,7 +32,7 @@ function line(run, label, points, more) {
   const few = points.length <= 60;
   return {
     label, data: points, run, borderColor: runColour(run), backgroundColor: runColour(run), borderWidth: 1.6,
-    borderDash: runDash(run), pointRadius: few ? 2 : 0, pointHoverRadius: 4, pointHitRadius: 0, tension: 0, spanGaps: false, ...more,
+    borderDash: runDash(run), pointRadius: few ? 2 : 0, pointHoverRadius: 4, pointHitRadius: 0, tension: 0, order: 2, spanGaps: false, ...more,
   };
 }
 
@@ -40,7 +40,7 @@ function line(run, label, points, more) {
 function linesOf(run, label, points, more) {
   if (!state.smoothing || points.length < 8) return [line(run, label, points, more)];
   return [
-    line(run, `${label} (each)`, points, { ...more, borderColor: faded(runColour(run), 0.22), borderWidth: 1, pointRadius: 0, isGuide: true }),
+    line(run, `${label} (each)`, points, { ...more, borderColor: faded(runColour(run), 0.22), borderWidth: 1, pointRadius: 0, isGuide: true, order: 3 }),
     line(run, label, smooth(points, state.smoothing), { ...more, isSmoothed: true }),
   ];
 }
@@ -49,7 +49,7 @@ function xScale() {
   const extent = state.zoom || axisExtent();
   return scaleOptions({
     type: "linear", min: extent.min, max: extent.max, grid: { display: false },
-    ticks: { callback: (v) => axisText(v, state.axis), maxTicksLimit: 8, includeBounds: false },
+    ticks: { callback: (v) => (state.axis === "time" ? secondsText(v) : countText(v)), maxTicksLimit: 8, includeBounds: false },
   });
 }
 
@@ -61,9 +61,9 @@ function eventsAt(items) {
     .map((m) => `${eventName(m.event.event)} at step ${m.event.step}: ${m.event.text}`.slice(0, 110));
 }
 
-function curveOptions(text, isLog, fromZero) {
+function curveOptions(text, isLog, fromZero, isWide) {
   return {
-    animation: false, parsing: false, normalized: true, responsive: true, maintainAspectRatio: false, isCurve: true,
+    animation: false, parsing: false, normalized: true, responsive: true, maintainAspectRatio: false, isCurve: true, isWide,
     interaction: { mode: "nearestX", intersect: false },
     scales: {
       x: xScale(),
@@ -99,7 +99,7 @@ function addCurves(grid, title, unit, isWide, settings, datasets) {
   let isLog = false;
   grid.append(made.figure);
   const chart = addChart(made.canvas, () => ({
-    type: "line", data: { datasets: datasets() }, options: curveOptions(settings.text, isLog, settings.zero),
+    type: "line", data: { datasets: datasets() }, options: curveOptions(settings.text, isLog, settings.zero, isWide),
   }));
   if (settings.canLog) {
     const button = element("button", { class: "tool", type: "button", "aria-pressed": "false" }, "log");
@@ -118,7 +118,7 @@ function addCurves(grid, title, unit, isWide, settings, datasets) {
 
 const setsOf = () => [...new Set(runs.flatMap((run) => run.evaluations.map((set) => set.set || "")))];
 const setName = (set) => (set ? `held-out ${set}` : "held-out");
-const SET_DASHES = [[5, 3], [2, 2], [8, 3, 2, 3], [1, 3]];
+const SET_DASHES = [[6, 3], [2, 2], [10, 3, 2, 3], [1, 3]];
 
 function lossName(run) {
   return run.steps.columns.loss_mean ? "loss_mean" : "loss";
@@ -131,13 +131,15 @@ function addLoss(grid) {
   const made = addCurves(grid, "Loss", "nats/token", true, { text: (v) => numberText(v, 5), canLog: true }, () => {
     const lines = [];
     for (const run of runs.filter((r) => r.shown)) {
-      if (parts.training) lines.push(...linesOf(run, label(run, "training"), stepSeries(run, lossName(run))));
+      if (parts.training)
+        lines.push(...linesOf(run, label(run, "training"), stepSeries(run, lossName(run)),
+          sets.length && !state.smoothing ? { borderColor: faded(runColour(run), 0.6), borderWidth: 1.2 } : {}));
       for (const set of run.evaluations) {
         const part = setName(set.set || "");
         if (parts[part])
           lines.push(line(run, label(run, part), evalSeries(run, set), {
             borderDash: SET_DASHES[sets.indexOf(set.set || "") % SET_DASHES.length],
-            pointRadius: set.columns.step.length <= 60 ? 2.5 : 0,
+            pointRadius: set.columns.step.length <= 60 ? 3 : 0, pointBorderColor: css("--panel"), pointBorderWidth: 1, borderWidth: 2.2, order: 1,
           }));
       }
     }
@@ -147,7 +149,7 @@ function addLoss(grid) {
     made.legend.append(chip(part, () => css("--soft"), true, (shown) => {
       parts[part] = shown;
       made.chart.rebuild();
-    }, part === "training" ? "solid" : "dash"));
+    }, part === "training" ? "solid" : sets.length > 1 && part === setName(sets[1]) ? "dash dots" : "dash"));
 }
 
 function addCurveSection(page) {

@@ -99,7 +99,7 @@ function trim(value) {
 function numberText(value, digits) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(digits ? digits - 1 : 2);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(digits ? digits - 1 : 2).replace(/\.?0*e/, "e");
   return String(Number(value.toPrecision(digits || 5)));
 }
 

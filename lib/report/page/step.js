@@ -46,7 +46,7 @@ function addStacked(grid, title, unit, rowsOf, partsOf, colour, text, name) {
     return {
       type: "bar",
       data: {
-        labels: rows.map((row) => shortLabel(row.label)),
+        labels: rows.map((row) => (window.innerWidth < 640 && row.short ? row.short : shortLabel(row.label))),
         datasets: parts.map((part, i) => ({
           label: name(part), part, data: rows.map((row) => row.amounts[part] || 0), backgroundColor: colour(part, i), hidden: hidden[part],
           barPercentage: 0.82, categoryPercentage: 0.9, borderColor: css("--panel"), borderWidth: { right: 1 },
@@ -78,6 +78,7 @@ function traceRows(run) {
     const amounts = { ...rank.ns, idle: rank.idle_ns };
     rows.push({
       run, amounts, rank, total: Object.values(amounts).reduce((a, b) => a + b, 0),
+      short: `${runs.length > 1 ? `${run.name} ` : ""}r${rank.rank} ${rank.kind.slice(0, 4)}.`,
       label: `${runs.length > 1 ? `${run.name} · ` : ""}rank ${rank.rank}${rank.step ? ` · step ${rank.step}` : ""} · ${rank.kind}`,
     });
   }
@@ -94,7 +95,7 @@ function exposedRow(run) {
     sum += seconds * 1e9;
   }
   amounts["all else"] = Math.max(0, run.summary.step_s * 1e9 - sum);
-  return [{ run, amounts, total: sum + amounts["all else"], label: `${runs.length > 1 ? `${run.name} · ` : ""}rank 0 · mean of all steps` }];
+  return [{ run, amounts, total: sum + amounts["all else"], short: runs.length > 1 ? run.name : "rank 0", label: `${runs.length > 1 ? `${run.name} · ` : ""}rank 0 · mean of all steps` }];
 }
 
 function usedParts(rows) {

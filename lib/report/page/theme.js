@@ -83,7 +83,7 @@ function segmentColour(index) {
 
 function eventKind(kind) {
   const row = EVENT_KINDS[kind] || OTHER_EVENT;
-  return { colour: row[isDark() ? 1 : 0], isMarked: row[2] };
+  return { colour: row[isDark() ? 1 : 0], isMarked: row[2], isFrequent: kind === "saved" };
 }
 
 // Of a run's first start nothing is shown; the others are restarts.

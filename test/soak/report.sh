@@ -1,0 +1,21 @@
+#!/bin/sh
+# test/soak/report.sh - the page of `lmtrain report` in headless Chromium (Debian's chromium); skipped without
+#
+# PICTURES names a folder in which screenshots are kept, of 1280 and 400 pixels, light and dark.
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+if ! python3 -c 'import sys; sys.path.insert(0, "test/soak/support"); import browser; sys.exit(not browser.find())'; then
+    echo 'skip the page: no chromium (apt-get install chromium)'
+    finish
+fi
+expect 'a run with a pipeline' 0 '^done' pretrain one --ranks 2 --set 'parallel={pp: 2}' --set 'trace.steps=[6]' --set restarts=1
+LMTRAIN_FAULT=rank1:step:9 expect 'one that died' 0 '^done' pretrain two --ranks 2 --set 'parallel={zero: 1}' --set optimizer.lr=5.0e-3 \
+    --set restarts=1
+expect 'one with experts' 0 '^done' pretrain three --ranks 2 --set model.n_experts=4 --set model.n_active_experts=2 \
+    --set model.expert_ffn_size=32 --set parallel.ep=2
+echo '{"model":"two","tasks":[{"task":"boolq","style":"lmeval","shots":0,"scores":{"items":4,"acc":0.75,"acc_stderr":0.25}}]}' \
+    >"$dir/two/boolq.json"
+expect 'a page' 0 'the page' "$lmtrain" report "$dir/one" "$dir/two" "$dir/three" --device h100-sxm --to "$dir/page.html"
+timeout 300 python3 test/soak/support/report_page.py "$dir/page.html" "$dir/one" "$dir/two" "$dir/three" || n_wrong=$((n_wrong + 1))
+finish
