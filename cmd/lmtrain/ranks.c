@@ -16,6 +16,7 @@
 #include "launch/supervise.h"
 #include "launch/watch/watcher.h"
 #include "progress/status_file.h"
+#include "report/metrics.h"
 
 /* ---- where, and how many ---- */
 
@@ -231,6 +232,16 @@ static int again(void *context, int attempt, int n_possible, char *const **argv,
     return n_ranks;
 }
 
+/* The run's record shows it, as pages of `lmtrain report` do. */
+static void on_trouble(void *context, const char *event, int64_t step, double at, const char *text)
+{
+    const struct starter *s = context;
+    struct err err;
+
+    if (metrics_note(s->job->output, step, event, at, text, &err) < 0)
+        log_warn("%s", err.text);
+}
+
 int ranks_start(const struct ranks *ranks, const struct job *job,
                 const struct ranks_command *command, struct arena *arena)
 {
@@ -253,6 +264,7 @@ int ranks_start(const struct ranks *ranks, const struct job *job,
         .stop_words = command->stop_words,
         .n_restarts = keeps ? job->restarts : 0,
         .again = again,
+        .on_trouble = keeps ? on_trouble : NULL,
         .context = &starter
     };
     struct err err;

@@ -218,6 +218,15 @@ static int run_on_what_is_left(struct supervisor *supervisor, struct head_result
     }
 }
 
+static void record(const struct supervisor *supervisor, const char *event,
+                   const struct head_trouble *trouble)
+{
+    const struct supervise_options *options = supervisor->options;
+
+    if (options->on_trouble && trouble->at > 0)
+        options->on_trouble(options->context, event, trouble->step, trouble->at, trouble->text);
+}
+
 static int run_attempts(struct supervisor *supervisor, struct err *err)
 {
     struct head_result result;
@@ -225,6 +234,8 @@ static int run_attempts(struct supervisor *supervisor, struct err *err)
     for (;;) {
         if (run_on_what_is_left(supervisor, &result, err))
             return -1;
+        record(supervisor, "hung", &result.hung);
+        record(supervisor, "died", &result.died);
         int n_ranks = supervisor->n_ranks;
         if (!shall_restart(supervisor, &result))
             return result.status;

@@ -9,6 +9,8 @@
 #ifndef LAUNCH_SUPERVISE_H
 #define LAUNCH_SUPERVISE_H
 
+#include <stdint.h>
+
 #include "base/err.h"
 #include "launch/remote/hosts.h"
 
@@ -36,6 +38,14 @@ struct supervise_options {
      * err if impossible. NULL: unchanged, if n_possible suffices.
      */
     int (*again)(void *context, int attempt, int n_possible, char *const **argv, struct err *err);
+
+    /*
+     * Called when an attempt has ended, for what a run's record should have: "hung" (the first hang
+     * that was reported) and "died" (the cause of its failure; not for a stop that was asked for).
+     * step: the highest of all ranks, -1 if none has begun one; at: seconds of Unix time. NULL: not
+     * recorded.
+     */
+    void (*on_trouble)(void *context, const char *event, int64_t step, double at, const char *text);
     void *context;
 };
 

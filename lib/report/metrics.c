@@ -144,8 +144,8 @@ static int end_line(struct metrics *metrics, struct err *err)
 /* What is said of the machines stays true when the steps are taken again. */
 static bool is_of_machines(const cJSON *object)
 {
-    static const char *const events[] = { "diverged",  "save failed",    "preflight",
-                                          "straggler", "straggler over", "started" };
+    static const char *const events[] = { "diverged",       "save failed", "preflight", "straggler",
+                                          "straggler over", "started",     "died",      "hung" };
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
 
     for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)
@@ -469,20 +469,43 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, st
     return status;
 }
 
+static void add_event(struct str *line, const char *event, const char *text, int64_t at)
+{
+    add_text(line, "event", event);
+    add_text(line, "text", text);
+    add_int(line, "time", at);
+}
+
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err)
 {
-    struct str *line = begin_line(metrics, step);
-
-    add_text(line, "event", event);
-    add_text(line, "text", text);
-    add_int(line, "time", (int64_t)time(NULL));
+    add_event(begin_line(metrics, step), event, text, (int64_t)time(NULL));
     return end_line(metrics, err);
 }
 
 const char *metrics_line(const struct metrics *metrics)
 {
     return str_text(&metrics->line);
+}
+
+int metrics_note(const char *folder, int64_t step, const char *event, double at, const char *text,
+                 struct err *err)
+{
+    struct metrics metrics = { .fd = -1 };
+    int status = 0;
+
+    metrics.path = arena_printf(&metrics.arena, "%s/metrics.jsonl", folder);
+    if (file_exists(metrics.path)) {
+        metrics.fd = file_open_write(metrics.path, O_WRONLY | O_APPEND, err);
+        add_event(begin_line(&metrics, step < 0 ? 0 : step), event, text, (int64_t)at);
+        status = metrics.fd < 0 ? -1 : end_line(&metrics, err);
+    }
+    if (metrics.fd >= 0)
+        close(metrics.fd);
+    str_release(&metrics.line);
+    str_release(&metrics.waiting);
+    arena_release(&metrics.arena);
+    return status;
 }
 
 void metrics_close(struct metrics *metrics)

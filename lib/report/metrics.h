@@ -65,7 +65,7 @@ struct metrics;
  * Open folder/metrics.jsonl and a new events file in it; the folder is made. first_step is the
  * first step that will be written: lines of it and of later steps, which an interrupted run left,
  * are dropped, and TensorBoard forgets such steps. Events about the machines ("diverged", "save
- * failed", "preflight", "straggler", ...) and starts of processes ("started") stay. Lines that are
+ * failed", "preflight", "straggler", "died", ...) and starts of processes ("started") stay. Lines that are
  * no objects with a step, such as one that a kill tore, are dropped with a warning that counts
  * them.
  *
@@ -125,6 +125,13 @@ int metrics_event(struct metrics *metrics, int64_t step, const char *event, cons
 
 /* The last line that was made, with its end, even if the disk did not take it; until the next. */
 const char *metrics_line(const struct metrics *metrics);
+
+/*
+ * Add an event to the metrics.jsonl of a folder, if there is one, from another process than the
+ * run's: the death of its ranks, once they have ended. at: seconds of Unix time.
+ */
+int metrics_note(const char *folder, int64_t step, const char *event, double at, const char *text,
+                 struct err *err);
 
 void metrics_close(struct metrics *metrics);
 

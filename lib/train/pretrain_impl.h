@@ -140,6 +140,9 @@ void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result
                           double seconds);
 void pretrain_report_eval(struct pretrain *pretrain, const char *set, double loss, int64_t tokens);
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
+/* The same of a step that is not the present one. */
+void pretrain_report_event_at(struct pretrain *pretrain, int64_t step, const char *event,
+                              const char *text);
 /* A device's failure of a run of one process: the GPU's Xid, if there is one, is added to err. */
 void pretrain_report_gpu_loss(struct pretrain *pretrain, struct err *err);
 /* What differs from the checkpoint of a resume: an event each, and the accepted ones a warning. */

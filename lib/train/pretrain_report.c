@@ -300,13 +300,17 @@ void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int6
     pretrain_hooks_line(p, HOOK_EVAL);
 }
 
-void pretrain_report_event(struct pretrain *p, const char *event, const char *text)
+void pretrain_report_event_at(struct pretrain *p, int64_t step, const char *event, const char *text)
 {
     struct err err;
 
     if (p->metrics)
-        forgive(p, metrics_event(p->metrics, trainer_step_number(p->trainer), event, text, &err),
-                &err);
+        forgive(p, metrics_event(p->metrics, step, event, text, &err), &err);
+}
+
+void pretrain_report_event(struct pretrain *p, const char *event, const char *text)
+{
+    pretrain_report_event_at(p, trainer_step_number(p->trainer), event, text);
 }
 
 /* Each line is an event; `say` logs it, of all ranks' on rank 0 alone. */

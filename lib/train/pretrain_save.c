@@ -230,6 +230,7 @@ static void note_whole(struct pretrain *p)
     if (!is_new || !p->is_first || p->whole_step < 0 ||
         pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) < 0)
         return;
+    pretrain_report_event_at(p, p->whole_step, "saved", "the checkpoint is whole");
     pretrain_upload_whole(p);
     pretrain_hooks_saved(p, folder);
     if (p->options->on_saved)

@@ -9,7 +9,9 @@ check() {
 }
 
 expect 'a run' 0 '^done' pretrain one --ranks 2 --set 'parallel={pp: 2}' --set 'trace.steps=[6]'
-expect 'another' 0 '^done' pretrain two --ranks 1 --set optimizer.lr=5.0e-3
+LMTRAIN_FAULT=rank0:step:7 expect 'another, which died' 0 '^done' pretrain two --ranks 1 --set optimizer.lr=5.0e-3 --set restarts=1
+expect 'as its record says' 0 '"event":"died","text":"rank 0 on [^ ]* was killed by signal 9 ' cat "$dir/two/metrics.jsonl"
+expect 'beside its saves' 0 '^4 8 12 $' sh -c "sed -n 's/.*\"step\":\([0-9]*\),\"event\":\"saved\".*/\1/p' '$dir/two/metrics.jsonl' | tr '\n' ' '"
 echo '{"model":"two","tasks":[{"task":"boolq","style":"lmeval","shots":0,"scores":{"items":4,"acc":0.75,"acc_stderr":0.25}}]}' \
     >"$dir/two/boolq.json"
 

@@ -505,6 +505,32 @@ static void events_of_machines_stay(void **state)
     cJSON_Delete(lines[1]);
 }
 
+/* From another process, of a run that has begun; it outlives the steps that are taken again. */
+static void test_note(void **state)
+{
+    struct metrics *metrics;
+    struct err err;
+    cJSON *lines[4];
+
+    assert_ok(metrics_note(*state, 3, "died", 1e9, "rank 1", &err), &err);
+    assert_false(file_exists(fixture_path(*state, "metrics.jsonl")));
+    for (int first = 1; first <= 2; first++) {
+        assert_ok(metrics_open(&metrics, *state, first, &err), &err);
+        metrics_close(metrics);
+        if (first == 1)
+            assert_ok(metrics_note(*state, 3, "died", 1e9, "rank \"1\"", &err), &err);
+    }
+    assert_ok(metrics_note(*state, -1, "hung", 1e9, "a\nb", &err), &err);
+    assert_int_equal(read_lines(*state, lines, 4), 2);
+    assert_string_equal(get(lines[0], "event")->valuestring, "died");
+    assert_string_equal(get(lines[0], "text")->valuestring, "rank \"1\"");
+    assert_true(get(lines[0], "time")->valuedouble == 1e9);
+    assert_true(get(lines[1], "step")->valuedouble == 0);
+    assert_string_equal(get(lines[1], "text")->valuestring, "a\nb");
+    for (int i = 0; i < 2; i++)
+        cJSON_Delete(lines[i]);
+}
+
 int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
@@ -522,6 +548,7 @@ int main(void)
         TEST(failures_are_told),
         TEST(a_full_disk_delays_lines),
         TEST(events_of_machines_stay),
+        cmocka_unit_test_setup_teardown(test_note, fixture_setup, fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,10 +25,12 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/num.h"
 #include "launch/head/head_impl.h"
 #include "launch/stop.h"
 #include "launch/watch/rank_gpu_impl.h"
@@ -175,6 +177,17 @@ static void add_silent_nodes(struct launch_head *head, double now)
     }
 }
 
+/* For the run's record. */
+static void note_trouble(const struct launch_head *head, struct head_trouble *trouble,
+                         const char *text)
+{
+    *trouble = (struct head_trouble){ .at = (double)time(NULL), .step = -1 };
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (head->ranks[rank].first_step >= 0)
+            trouble->step = max_i64(trouble->step, atomic_load(&head->ranks[rank].slot.step));
+    snprintf(trouble->text, sizeof trouble->text, "%s", text);
+}
+
 /* Report the cause, with the last lines of its rank, and terminate the others. */
 static void conclude(struct launch_head *head)
 {
@@ -195,6 +208,8 @@ static void conclude(struct launch_head *head)
     else
         log_error("%s", head->cause.text);
     str_release(&tail);
+    if (!head->console->asked_to_stop)
+        note_trouble(head, &head->died, head->cause.text);
     end_ranks(head);
 }
 
@@ -317,6 +332,8 @@ static void watch_hangs(struct launch_head *head, double now)
         hang_watch_report(&head->hang, now, &text);
         log_warn("no progress for %.0f s:\n%.*s", still, text.length ? (int)text.length - 1 : 0,
                  str_text(&text));
+        if (head->hung.at <= 0)
+            note_trouble(head, &head->hung, str_text(&text));
         head->hang_reported = true;
         str_release(&text);
     }
@@ -496,7 +513,7 @@ static void tell_consequences(const struct launch_head *head)
 static void fill_result(const struct launch_head *head, enum host_state *states,
                         struct head_result *result)
 {
-    *result = (struct head_result){ .best_step = -1 };
+    *result = (struct head_result){ .best_step = -1, .died = head->died, .hung = head->hung };
     result->status = head->some_requeue ? ERR_REQUEUE : 0;
     if (head->cause.verdict.weight != WEIGHT_NONE) {
         result->status = head->cause.verdict.status;

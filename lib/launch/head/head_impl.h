@@ -31,6 +31,13 @@ struct head_cause {
     char text[1600];
 };
 
+/* What is recorded of an attempt, when it has ended: writing may block as long as a file system. */
+struct head_trouble {
+    double at;    /* Unix time; 0: there was none */
+    int64_t step; /* the highest of all ranks; -1: none has begun */
+    char text[1024];
+};
+
 struct head_node {
     const char *host; /* as people call it */
     char name[256];   /* its host name, made different from all others' */
@@ -98,6 +105,7 @@ struct launch_head {
     double
         still_since; /* since when no rank moves with a GPU broken; 0: not known, or all are well */
     struct head_cause cause;
+    struct head_trouble died, hung;
     struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
@@ -110,6 +118,7 @@ struct head_result {
     double seconds;    /* how long it ran */
     int64_t best_step; /* the highest of all ranks; -1: none has begun */
     bool has_advanced; /* some rank completed a step */
+    struct head_trouble died, hung;
 };
 
 /*
