@@ -15,10 +15,10 @@ static bool is_of_traces(const struct report_request *q)
     return q->trace || q->steps || q->ranks;
 }
 
-static void print_json(const struct report_run *runs, int n, struct arena *arena, struct str *out)
+static void print_json(const struct report *report, struct arena *arena, struct str *out)
 {
     const struct run_json_options options = { .n_digits = 17 };
-    cJSON *json = report_runs_json(runs, n, &options, arena);
+    cJSON *json = report_json(report, &options, arena);
     char *text = cJSON_Print(json);
 
     str_printf(out, "%s\n", text);
@@ -26,24 +26,27 @@ static void print_json(const struct report_run *runs, int n, struct arena *arena
     cJSON_Delete(json);
 }
 
-static void print_tables(const struct report_run *runs, int n, struct str *out)
+static void print_tables(const struct report *report, struct str *out)
 {
-    report_runs_print(runs, n, out);
-    for (int i = 0; i < n; i++) {
-        if (!runs[i].times.traces.n)
+    report_print(report, out);
+    for (int i = 0; i < report->n; i++) {
+        const struct report_run *run = &report->runs[i];
+
+        if (!run->times.traces.n)
             continue;
-        str_printf(out, "\n%s%s", n > 1 ? runs[i].name : "", n > 1 ? "\n" : "");
-        report_summary_print(&runs[i].summary, out);
+        str_printf(out, "\n%s%s", report->n > 1 ? run->name : "", report->n > 1 ? "\n" : "");
+        report_summary_print(&run->summary, out);
     }
 }
 
-static int write_page(const struct report_request *q, const struct report_run *runs, int n,
+static int write_page(const struct report_request *q, const struct report *report,
                       struct arena *arena, struct str *out, struct err *err)
 {
-    const char *path = q->to ? q->to : arena_printf(arena, "%s/report.html", runs->folder);
+    const char *path = q->to ? q->to : arena_printf(arena, "%s/report.html", report->folder);
 
-    if (report_page_write(runs, n, path, arena, err))
-        return q->to ? -1 : err_add(err, "%s (hint: --to FILE writes it elsewhere)", runs->folder);
+    if (report_page_write(report, path, arena, err))
+        return q->to ? -1
+                     : err_add(err, "%s (hint: --to FILE writes it elsewhere)", report->folder);
     if (q->json)
         log_info("%s: the page (hint: open it in a browser)", path);
     else
@@ -52,37 +55,46 @@ static int write_page(const struct report_request *q, const struct report_run *r
     return 0;
 }
 
-static int answer(const struct report_request *q, struct report_run *runs, int n,
-                  struct arena *arena, struct str *out, struct err *err)
+static int answer(const struct report_request *q, const struct report *report, struct arena *arena,
+                  struct str *out, struct err *err)
 {
-    if (q->trace && report_timelines_write(&runs->times, q, runs->folder, out, err))
+    if (q->trace && report_timelines_write(&report->runs->times, q, report->runs->folder, out, err))
         return -1;
     if (q->json)
-        print_json(runs, n, arena, out);
+        print_json(report, arena, out);
     else if (!q->trace)
-        print_tables(runs, n, out);
-    return q->to || (!q->json && !q->trace) ? write_page(q, runs, n, arena, out, err) : 0;
+        print_tables(report, out);
+    return q->to || (!q->json && !q->trace) ? write_page(q, report, arena, out, err) : 0;
+}
+
+/* --trace and what chooses steps are of a run. */
+static int check(const struct report_request *q, const struct option_arguments *folders,
+                 struct err *err)
+{
+    const char *option = q->trace ? "trace" : q->steps ? "step" : "ranks";
+
+    if (is_of_traces(q) && folders->n > 1)
+        return err_set(err, ERR_CONFIG, "--%s is of one run, and these are %d", option, folders->n);
+    if (is_of_traces(q) && run_sweep_is(folders->items[0]))
+        return err_set(err, ERR_CONFIG,
+                       "--%s is of one run, and %s is a sweep (hint: the run of a trial is in its "
+                       "folder, as %s/trial-000)",
+                       option, folders->items[0], folders->items[0]);
+    return 0;
 }
 
 static int run(const struct report_request *q, const struct option_arguments *folders,
                struct arena *arena, struct str *out)
 {
-    struct report_run *runs = arena_array(arena, struct report_run, folders->n);
+    struct report report;
     struct err err;
 
-    if (is_of_traces(q) && folders->n > 1) {
-        err_set(&err, ERR_CONFIG, "--%s is of one run, and these are %d",
-                q->trace   ? "trace"
-                : q->steps ? "step"
-                           : "ranks",
-                folders->n);
+    if (check(q, folders, &err))
         return cmd_fail(&err);
-    }
-    int status =
-        report_runs_open(runs, folders->items, folders->n, q, is_of_traces(q), arena, &err);
+    int status = report_open(&report, folders->items, folders->n, q, is_of_traces(q), arena, &err);
     if (!status)
-        status = answer(q, runs, folders->n, arena, out, &err);
-    report_runs_close(runs, folders->n);
+        status = answer(q, &report, arena, out, &err);
+    report_close(&report);
     return status ? cmd_fail(&err) : 0;
 }
 

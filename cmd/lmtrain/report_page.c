@@ -63,11 +63,10 @@ static void fill(struct str *out, const char *data)
     str_add(out, at);
 }
 
-static void make(struct str *out, const struct report_run *runs, int n, int n_points,
-                 struct arena *arena)
+static void make(struct str *out, const struct report *report, int n_points, struct arena *arena)
 {
     const struct run_json_options options = { .n_points = n_points, .n_digits = N_DIGITS };
-    cJSON *json = report_runs_json(runs, n, &options, arena);
+    cJSON *json = report_json(report, &options, arena);
     char *text = cJSON_PrintUnformatted(json);
 
     str_clear(out);
@@ -76,7 +75,7 @@ static void make(struct str *out, const struct report_run *runs, int n, int n_po
     cJSON_Delete(json);
 }
 
-int report_page_write(const struct report_run *runs, int n, const char *path, struct arena *arena,
+int report_page_write(const struct report *report, const char *path, struct arena *arena,
                       struct err *err)
 {
     struct str page = { 0 };
@@ -87,7 +86,7 @@ int report_page_write(const struct report_run *runs, int n, const char *path, st
                        "this lmtrain was built without Chart.js, which draws the page (hint: "
                        "install libjs-chart.js and build again; --json has all that a page shows)");
     do {
-        make(&page, runs, n, n_points, arena);
+        make(&page, report, n_points, arena);
         n_points = n_points * 2 / 3;
     } while (page.length > REPORT_PAGE_BYTES && n_points >= POINTS_LEAST);
     int status = file_write(path, str_text(&page), page.length, err);

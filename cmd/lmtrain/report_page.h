@@ -15,7 +15,7 @@
  * Write the page. Long tables are thinned until it has no more than REPORT_PAGE_BYTES. Returns 0,
  * or -1: ERR_FAILED also where this lmtrain was built without Chart.js.
  */
-int report_page_write(const struct report_run *runs, int n, const char *path, struct arena *arena,
+int report_page_write(const struct report *report, const char *path, struct arena *arena,
                       struct err *err);
 
 #endif

@@ -101,23 +101,79 @@ static int open_run(struct report_run *run, const struct report_request *q, bool
     return 0;
 }
 
-int report_runs_open(struct report_run *runs, const char *const *folders, int n,
-                     const struct report_request *request, bool must_trace, struct arena *arena,
-                     struct err *err)
+/* ---- sweeps ---- */
+
+struct folder_list {
+    const char **items;
+    int n, capacity;
+};
+
+static void add_folder(struct folder_list *list, const char *folder, struct arena *arena)
 {
-    for (int i = 0; i < n; i++)
-        runs[i] =
-            (struct report_run){ .folder = folders[i], .name = name_of(folders, n, i, arena) };
-    for (int i = 0; i < n; i++)
-        if (open_run(&runs[i], request, must_trace, arena, err))
+    list->items = arena_grow(arena, list->items, sizeof *list->items, &list->capacity, list->n + 1);
+    list->items[list->n++] = folder;
+}
+
+/* The runs of the best trials, as far as they have begun. */
+static int add_sweep(struct report *report, const char *folder, struct folder_list *list,
+                     struct arena *arena, struct err *err)
+{
+    struct run_sweep *sweep = &report->sweeps[report->n_sweeps];
+    int *order, n = 0;
+
+    if (run_sweep_read(sweep, folder, arena, err))
+        return -1;
+    report->sweep_folders[report->n_sweeps++] = folder;
+    run_sweep_rank(sweep, &order, arena);
+    for (int i = 0; i < sweep->n_trials && n < REPORT_TRIALS_MAX; i++) {
+        const char *run = run_sweep_folder(folder, order[i], arena);
+
+        if (file_exists(arena_printf(arena, "%s/metrics.jsonl", run))) {
+            add_folder(list, run, arena);
+            n++;
+        }
+    }
+    return 0;
+}
+
+static int list_runs(struct report *report, const char *const *folders, int n,
+                     struct folder_list *list, struct arena *arena, struct err *err)
+{
+    for (int i = 0; i < n; i++) {
+        if (!run_sweep_is(folders[i]))
+            add_folder(list, folders[i], arena);
+        else if (add_sweep(report, folders[i], list, arena, err))
+            return -1;
+    }
+    return 0;
+}
+
+int report_open(struct report *report, const char *const *folders, int n,
+                const struct report_request *request, bool must_trace, struct arena *arena,
+                struct err *err)
+{
+    struct folder_list list = { .n = 0 };
+
+    *report = (struct report){ .folder = folders[0],
+                               .sweeps = arena_array(arena, struct run_sweep, n),
+                               .sweep_folders = arena_array(arena, const char *, n) };
+    if (list_runs(report, folders, n, &list, arena, err))
+        return -1;
+    report->runs = arena_array(arena, struct report_run, list.n);
+    report->n = list.n;
+    for (int i = 0; i < list.n; i++)
+        report->runs[i] = (struct report_run){ .folder = list.items[i],
+                                               .name = name_of(list.items, list.n, i, arena) };
+    for (int i = 0; i < list.n; i++)
+        if (open_run(&report->runs[i], request, must_trace, arena, err))
             return -1;
     return 0;
 }
 
-void report_runs_close(struct report_run *runs, int n)
+void report_close(struct report *report)
 {
-    for (int i = 0; i < n; i++)
-        report_timelines_close(&runs[i].times);
+    for (int i = 0; i < report->n; i++)
+        report_timelines_close(&report->runs[i].times);
 }
 
 /* ---- JSON ---- */
@@ -142,23 +198,38 @@ static cJSON *run_json(const struct report_run *run, const struct run_json_optio
     return json;
 }
 
-cJSON *report_runs_json(const struct report_run *runs, int n,
-                        const struct run_json_options *options, struct arena *arena)
+static void add_sweeps(const struct report *report, cJSON *json)
 {
-    cJSON *json =
-        n == 1 && runs->times.traces.n ? report_summary_json(&runs->summary) : cJSON_CreateObject();
-    struct flat_job *jobs = arena_array(arena, struct flat_job, n);
+    if (!report->n_sweeps)
+        return;
+    cJSON *list = cJSON_AddArrayToObject(json, "sweeps");
+    for (int i = 0; i < report->n_sweeps; i++) {
+        cJSON *sweep = run_sweep_json(&report->sweeps[i]);
+
+        cJSON_AddStringToObject(sweep, "folder", report->sweep_folders[i]);
+        cJSON_AddItemToArray(list, sweep);
+    }
+}
+
+cJSON *report_json(const struct report *report, const struct run_json_options *options,
+                   struct arena *arena)
+{
+    cJSON *json = report->n == 1 && report->runs->times.traces.n
+                      ? report_summary_json(&report->runs->summary)
+                      : cJSON_CreateObject();
+    struct flat_job *jobs = arena_array(arena, struct flat_job, report->n);
     struct flat_job_difference *differences;
 
     cJSON_AddStringToObject(json, "lmtrain", cmd_build());
     cJSON_AddNumberToObject(json, "made", (double)time(NULL));
     cJSON *list = cJSON_AddArrayToObject(json, "runs");
-    for (int i = 0; i < n; i++) {
-        cJSON_AddItemToArray(list, run_json(&runs[i], options, arena));
-        jobs[i] = runs[i].job;
+    for (int i = 0; i < report->n; i++) {
+        cJSON_AddItemToArray(list, run_json(&report->runs[i], options, arena));
+        jobs[i] = report->runs[i].job;
     }
-    int n_differences = flat_job_compare(&differences, jobs, n, arena);
-    cJSON_AddItemToObject(json, "differences", run_json_differences(differences, n_differences, n));
+    add_sweeps(report, json);
+    int n = flat_job_compare(&differences, jobs, report->n, arena);
+    cJSON_AddItemToObject(json, "differences", run_json_differences(differences, n, report->n));
     return json;
 }
 
@@ -190,21 +261,21 @@ static void print_best(const struct run_log *log, struct str *out)
         str_add(out, "-");
 }
 
-void report_runs_print(const struct report_run *runs, int n, struct str *out)
+static void print_runs(const struct report *report, struct str *out)
 {
     struct report_table table;
 
     report_table_init(&table, "lrrlrrrr");
     report_table_heading(&table, "run\tstep\tloss\tbest held-out\ttokens\ttokens/s\tMFU\trestarts");
-    for (int i = 0; i < n; i++) {
-        const struct run_log *log = &runs[i].log;
+    for (int i = 0; i < report->n; i++) {
+        const struct run_log *log = &report->runs[i].log;
         const struct run_table *steps = &log->steps;
         char step[32], loss[32], tokens[32], speed[32], mfu[32];
         struct str best = { 0 };
 
         print_best(log, &best);
         report_table_row(
-            &table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", runs[i].name,
+            &table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d", report->runs[i].name,
             number_text(step, sizeof step, "%.0f", run_table_last(steps, "step")),
             number_text(loss, sizeof loss, "%.4f", run_table_last(steps, "loss")), str_text(&best),
             number_text(tokens, sizeof tokens, "%.4g", run_table_last(steps, "tokens")),
@@ -215,4 +286,38 @@ void report_runs_print(const struct report_run *runs, int n, struct str *out)
     }
     report_table_print(&table, 0, out);
     report_table_release(&table);
+}
+
+/* Best first. */
+static void print_sweep(const struct run_sweep *sweep, struct arena *arena, struct str *out)
+{
+    struct report_table table;
+    int *order;
+
+    run_sweep_rank(sweep, &order, arena);
+    report_table_init(&table, "rlrrl");
+    report_table_heading(&table, "trial\tstate\tstep\t%s\tsettings", sweep->metric);
+    for (int i = 0; i < sweep->n_trials; i++) {
+        const struct sweep_trial_record *trial = &sweep->trials[order[i]];
+        char value[32];
+
+        report_table_row(&table, "%d\t%s\t%lld\t%s\t%s", order[i], trial->state,
+                         (long long)trial->step,
+                         number_text(value, sizeof value, "%.4f", trial->value),
+                         trial->settings ? trial->settings : "");
+    }
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+    str_add(out, "\n");
+}
+
+void report_print(const struct report *report, struct str *out)
+{
+    struct arena arena = { 0 };
+
+    for (int i = 0; i < report->n_sweeps; i++)
+        print_sweep(&report->sweeps[i], &arena, out);
+    if (report->n)
+        print_runs(report, out);
+    arena_release(&arena);
 }

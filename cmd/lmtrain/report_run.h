@@ -6,6 +6,7 @@
 
 #include "plan/timeline_summary.h"
 #include "report/run_json.h"
+#include "report/run_sweep.h"
 #include "report_trace.h"
 
 struct report_run {
@@ -19,21 +20,34 @@ struct report_run {
     struct timeline_summary summary;
 };
 
+/* Of a sweep's trials the best ones, whose runs are shown. */
+#define REPORT_TRIALS_MAX 12
+
+struct report {
+    const char *folder; /* the first one that was given */
+    struct report_run *runs;
+    int n;
+    struct run_sweep *sweeps;
+    const char **sweep_folders;
+    int n_sweeps;
+};
+
 /*
- * Read the runs in folders[n]. What can do without is done without: a job that cannot be planned
- * has no memory and no times, and plan_error says why. must_trace: the first has to have traces.
- * report_runs_close in any case. Returns 0, or -1.
+ * Read the runs in folders[n]; of a sweep's folder its record, and the runs of its best trials.
+ * What can be done without is done without: a job that cannot be planned has no memory and no
+ * times, and plan_error says why. must_trace: the run has to have traces. report_close in any case.
+ * Returns 0, or -1.
  */
-int report_runs_open(struct report_run *runs, const char *const *folders, int n,
-                     const struct report_request *request, bool must_trace, struct arena *arena,
-                     struct err *err);
-void report_runs_close(struct report_run *runs, int n);
+int report_open(struct report *report, const char *const *folders, int n,
+                const struct report_request *request, bool must_trace, struct arena *arena,
+                struct err *err);
+void report_close(struct report *report);
 
 /* {"lmtrain":…, "made":…, "runs":[…], "differences":[…]}, documented in man/lmtrain-report.1. */
-cJSON *report_runs_json(const struct report_run *runs, int n,
-                        const struct run_json_options *options, struct arena *arena);
+cJSON *report_json(const struct report *report, const struct run_json_options *options,
+                   struct arena *arena);
 
-/* A line a run: how far it is and its losses. */
-void report_runs_print(const struct report_run *runs, int n, struct str *out);
+/* A line a run: how far it is and its losses; a line a trial. */
+void report_print(const struct report *report, struct str *out);
 
 #endif

@@ -58,6 +58,25 @@ expect 'of many runs, too' 0 'the page' "$lmtrain" report "$@" --to "$dir/many.h
 expect 'which are drawn with fewer points' 0 '^6 runs, ' check "$dir/many.html" "$@"
 
 rm "$dir/long/job.yaml"
+# A sweep's record, as sweep/history.h has it, with two runs.
+mkdir "$dir/sweep"
+cp -r "$dir/one" "$dir/sweep/trial-000"
+cp -r "$dir/two" "$dir/sweep/trial-002"
+cat >"$dir/sweep/sweep.jsonl" <<'END'
+{"event":"sweep","time":1,"version":1,"metric":"eval.loss","goal":"minimize","rungs":[4,12],"trials":3}
+{"event":"trial","trial":0,"settings":{"optimizer.lr":0.01}}
+{"event":"trial","trial":1,"settings":{"optimizer.lr":1e9}}
+{"event":"trial","trial":2,"settings":{"optimizer.lr":0.005}}
+{"event":"value","trial":0,"rung":0,"step":4,"value":6.5}
+{"event":"fail","trial":1,"rung":0,"text":"the loss is not finite"}
+{"event":"value","trial":2,"rung":1,"step":12,"value":6.75}
+{"event":"stop","trial":0,"rung":0}
+END
+expect 'a sweep' 0 "^$dir/sweep/report.html: the page " "$lmtrain" report "$dir/sweep"
+expect 'has its trials, the best first' 0 '2 +done +12 +6.7500 .* 0 +stopped +4 +6.5000 .* 1 +failed ' sh -c "printf '%s\n' '$output' | tr '\n' ' '"
+expect 'and the runs of those that began' 0 '^2 runs, ' check "$dir/sweep/report.html" "$dir/sweep/trial-002" "$dir/sweep/trial-000"
+expect 'a timeline of a sweep' 2 'is a sweep \(hint: the run of a trial is in its folder, as ' "$lmtrain" report "$dir/sweep" --trace "$dir/x.json"
+
 expect 'a run without a job' 0 'the page' "$lmtrain" report "$dir/long"
 expect 'says what is missing' 0 'job.yaml' sed -n 's/.*"plan_error":"\([^"]*\)".*/\1/p' "$dir/long/report.html"
 expect 'no such folder' 3 'none is not a folder \(hint: RUN is what a job names as output\)' "$lmtrain" report "$dir/none"

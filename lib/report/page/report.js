@@ -12,7 +12,7 @@ function redrawRuns() {
 }
 
 function buildBar() {
-  document.title = `lmtrain report: ${runs.map((run) => run.name).join(", ")}`;
+  document.title = `lmtrain report: ${[...(data.sweeps || []).map((sweep) => sweep.folder), ...runs.map((run) => run.name)].join(", ")}`;
   const place = document.getElementById("runs");
   for (const run of runs) {
     place.append(chip(run.name, () => runColour(run), true, (shown) => {
@@ -57,8 +57,11 @@ function enablePrinting() {
 function build() {
   const page = document.getElementById("page");
   buildBar();
-  addOverview(page);
-  addCurveSection(page);
+  addSweeps(page);
+  if (runs.length) {
+    addOverview(page);
+    addCurveSection(page);
+  }
   addTimeSection(page);
   addLaneSection(page);
   addMemorySection(page);
