@@ -65,9 +65,9 @@ struct metrics;
  * Open folder/metrics.jsonl and a new events file in it; the folder is made. first_step is the
  * first step that will be written: lines of it and of later steps, which an interrupted run left,
  * are dropped, and TensorBoard forgets such steps. Events about the machines ("diverged", "save
- * failed", "preflight", "straggler", "died", ...) and starts of processes ("started") stay. Lines that are
- * no objects with a step, such as one that a kill tore, are dropped with a warning that counts
- * them.
+ * failed", "preflight", "straggler", "died", ...) and starts of processes ("started") stay. Lines
+ * that are no objects with a step, such as one that a kill tore, are dropped with a warning that
+ * counts them.
  *
  * The three below return -1 if the disk does not take it. A line is then kept, and written ahead of
  * the next one; so are up to 4 MiB of them, some ten thousand steps, after which new ones are lost.
