@@ -42,13 +42,20 @@ function buildFooter() {
     element("p", {}, `Charts: Chart.js ${Chart.version}, MIT licence, © 2014-2022 Chart.js Contributors; its text is at the end of this file.`));
 }
 
-// On paper it is light, and charts are as wide as the page.
+// Widths of charts on paper, of A4 and letter: the page is laid out for it only when it is too late to draw.
+const PAPER = { wide: 660, narrow: 312 };
+
+// On paper it is light.
 function enablePrinting() {
   const set = (printed) => {
     isPrinted = printed;
     document.documentElement.classList.toggle("printed", printed);
     applyTheme();
-    for (const chart of charts) chart.resize();
+    for (const chart of charts) {
+      const plot = chart.canvas.parentNode;
+      if (printed) chart.resize(plot.parentNode.classList.contains("wide") ? PAPER.wide : PAPER.narrow, plot.clientHeight);
+      else chart.resize();
+    }
   };
   window.addEventListener("beforeprint", () => set(true));
   window.addEventListener("afterprint", () => set(false));
