@@ -30,13 +30,17 @@ static void show_progress(void *context, int64_t done, int64_t total)
         2);
 }
 
-static void print_json(const char *folder, const char *data, const struct perplexity *result,
-                       struct str *out)
+static void print_json(const struct served *served, const char *data,
+                       const struct perplexity *result, struct str *out)
 {
     cJSON *json = cJSON_CreateObject();
 
     cJSON_AddStringToObject(json, "task", "perplexity");
-    cJSON_AddStringToObject(json, "model", folder);
+    cJSON_AddStringToObject(json, "model", served->folder);
+    for (int i = 0; i < served->n_members; i++)
+        cJSON_AddItemToArray(i ? cJSON_GetObjectItem(json, "members")
+                               : cJSON_AddArrayToObject(json, "members"),
+                             cJSON_CreateString(served->members[i].folder));
     cJSON_AddStringToObject(json, "data", data);
     cJSON_AddNumberToObject(json, "loss", result->loss);
     cJSON_AddNumberToObject(json, "perplexity", exp(result->loss));
@@ -45,6 +49,14 @@ static void print_json(const char *folder, const char *data, const struct perple
     str_printf(out, "%s\n", text);
     free(text);
     cJSON_Delete(json);
+}
+
+/* The model; of an ensemble all of them. */
+static void print_members(const struct served *served, struct str *out)
+{
+    str_add(out, served->folder);
+    for (int i = 0; i < served->n_members; i++)
+        str_printf(out, ", %s", served->members[i].folder);
 }
 
 static int measure(const struct eval_request *q, struct served *served, struct engine *engine,
@@ -65,12 +77,13 @@ static int measure(const struct eval_request *q, struct served *served, struct e
     if (status < 0)
         return -1;
     if (q->json)
-        print_json(served->folder, data, &result, out);
-    else
-        str_printf(out,
-                   "%s on %s\nloss        %.4f nats/token\nperplexity  %.2f\ntokens      %" PRId64
-                   "\n",
-                   served->folder, data, result.loss, exp(result.loss), result.tokens);
+        print_json(served, data, &result, out);
+    if (!q->json)
+        print_members(served, out);
+    if (!q->json)
+        str_printf(
+            out, " on %s\nloss        %.4f nats/token\nperplexity  %.2f\ntokens      %" PRId64 "\n",
+            data, result.loss, exp(result.loss), result.tokens);
     return 0;
 }
 
@@ -104,7 +117,7 @@ static int measure_text(const struct eval_request *q, struct str *out, struct er
 {
     struct served served;
 
-    if (served_open_adapted(&served, q->model, q->adapter, q->weights, err) < 0)
+    if (serving_open_model(&served, q->model, q->ensemble, q->adapter, q->weights, err) < 0)
         return -1;
     serving_tell(q->serving, &served);
     int status = check_tokens(q, &served, err);
@@ -127,12 +140,14 @@ static int check(const struct eval_request *q, struct err *err)
 {
     if (q->print_prompts && strcmp(q->task, "perplexity") != 0)
         return 0;
-    if (!q->model)
+    if (q->model && q->ensemble)
+        return err_set(err, ERR_CONFIG, "lmtrain eval: give --model or --ensemble");
+    if (!q->model && !q->ensemble)
         return err_set(
             err, ERR_CONFIG,
             "lmtrain eval: --model is missing (hint: --model DIR, a run, a checkpoint or a "
             "Hugging Face folder)");
-    return cmd_check_model(q->model, err);
+    return q->model ? cmd_check_model(q->model, err) : 0;
 }
 
 /* Before all else, so that the helper knows nothing; the first rank alone judges. */
@@ -186,7 +201,7 @@ static int run(struct eval_request *q)
     return status;
 }
 
-enum { N_WHAT = 9, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
+enum { N_WHAT = 10, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 /* What is measured. */
 static void list_what(struct eval_request *q, struct option *out)
@@ -195,6 +210,9 @@ static void list_what(struct eval_request *q, struct option *out)
     const struct option table[N_WHAT] = {
         option_text("model", &q->model, "DIR",
                     "a run folder, a checkpoint, or a Hugging Face folder"),
+        option_text("ensemble", &q->ensemble, "DIR,...",
+                    "in place of --model: average the token probabilities of these models, or of "
+                    "the best trials (sweep.ensemble) of a sweep's folder"),
         option_text(
             "adapter", &q->adapter, "DIR",
             "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),

@@ -184,7 +184,7 @@ static int open_model(struct evaluation *e, struct err *err)
 {
     const struct eval_request *q = e->q;
 
-    if (served_open_adapted(&e->served, q->model, q->adapter, q->weights, err) < 0)
+    if (serving_open_model(&e->served, q->model, q->ensemble, q->adapter, q->weights, err) < 0)
         return -1;
     e->has_served = true;
     serving_tell(q->serving, &e->served);

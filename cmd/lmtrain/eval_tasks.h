@@ -13,7 +13,8 @@
 #include "serving.h"
 
 struct eval_request {
-    const char *model, *adapter, *weights, *task, *data, *style, *subjects, *output, *tokenizer;
+    const char *model, *ensemble, *adapter, *weights, *task, *data, *style, *subjects, *output,
+        *tokenizer;
     int64_t limit;
     int threads;
     bool json;

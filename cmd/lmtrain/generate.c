@@ -114,9 +114,9 @@ static int generation_open(struct generation *g, struct err *err)
     const struct generate_request *q = g->q;
     struct generation_config config;
 
-    if (q->model) {
-        if (cmd_check_model(q->model, err) < 0 ||
-            served_open_adapted(&g->served, q->model, q->adapter, q->weights, err) < 0)
+    if (q->model || q->ensemble) {
+        if ((q->model && cmd_check_model(q->model, err) < 0) ||
+            serving_open_model(&g->served, q->model, q->ensemble, q->adapter, q->weights, err) < 0)
             return -1;
         g->has_model = true;
         serving_tell(g->serving, &g->served);
@@ -155,7 +155,9 @@ static void generation_close(struct generation *g)
 
 static int check(struct generate_request *q, struct err *err)
 {
-    if (!q->model && !(q->print_prompt && q->tokenizer))
+    if (q->model && q->ensemble)
+        return err_set(err, ERR_CONFIG, "lmtrain generate: give --model or --ensemble");
+    if (!q->model && !q->ensemble && !(q->print_prompt && q->tokenizer))
         return err_set(
             err, ERR_CONFIG,
             "lmtrain generate: --model is missing (hint: --model DIR, a run, a checkpoint or a "
@@ -246,7 +248,7 @@ static int run(struct generate_request *q, struct serving *serving, struct gener
     return status;
 }
 
-enum { N_OWN = 23, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
+enum { N_OWN = 24, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
@@ -254,6 +256,9 @@ static void list_options(struct generate_request *q, struct option *out)
     const struct option table[] = {
         option_text("model", &q->model, "DIR",
                     "a run folder, a checkpoint, or a Hugging Face folder"),
+        option_text("ensemble", &q->ensemble, "DIR,...",
+                    "in place of --model: average the token probabilities of these models, or of "
+                    "the best trials (sweep.ensemble) of a sweep's folder"),
         option_text(
             "adapter", &q->adapter, "DIR",
             "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),

@@ -17,7 +17,8 @@
 #define GENERATE_ENDS_MAX 32
 
 struct generate_request {
-    const char *model, *adapter, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
+    const char *model, *ensemble, *adapter, *prompt, *prompts, *tokenizer, *system, *template,
+        *early_stopping;
     const char *weights;
     struct option_list stops;
     bool chat;

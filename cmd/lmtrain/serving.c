@@ -6,10 +6,13 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "cmd.h"
+#include "serve/ensemble.h"
+#include "sweep/history.h"
 
 void serving_options(struct serving *s, struct option *out)
 {
@@ -150,6 +153,63 @@ int serving_check(const struct serving *s, const struct model_spec *spec, struct
     return job_check_tp(spec, s->job.parallel.tp, "--tp", err);
 }
 
+/* The best trials of a sweep, as its end names them, in the arena. Returns how many, or -1. */
+static int sweep_members(const char *folder, const char ***out, struct arena *arena,
+                         struct err *err)
+{
+    struct history history;
+
+    if (history_read(&history, history_path(folder, arena), arena, err) < 0)
+        return -1;
+    if (!history.n_ensemble)
+        return err_set(err, ERR_CONFIG,
+                       "--ensemble %s: the sweep has no ensemble, or has not ended (hint: "
+                       "sweep.ensemble: 3, and its command again)",
+                       folder);
+    const char **paths = arena_array(arena, const char *, history.n_ensemble);
+    for (int i = 0; i < history.n_ensemble; i++)
+        paths[i] = history_trial_folder(folder, history.ensemble[i], arena);
+    *out = paths;
+    return history.n_ensemble;
+}
+
+static int list_members(const char *ensemble, const char ***out, struct arena *arena,
+                        struct err *err)
+{
+    char *copy = arena_strdup(arena, ensemble), *rest = NULL;
+    const char **paths = NULL;
+    int n = 0, capacity = 0;
+
+    if (file_exists(history_path(ensemble, arena)))
+        return sweep_members(ensemble, out, arena, err);
+    for (char *path = strtok_r(copy, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
+        paths = arena_grow(arena, paths, sizeof *paths, &capacity, n + 1);
+        paths[n++] = path;
+        if (cmd_check_model(path, err) < 0)
+            return err_add(err, "--ensemble");
+    }
+    *out = paths;
+    return n ? n : err_set(err, ERR_CONFIG, "--ensemble names no model");
+}
+
+int serving_open_model(struct served *served, const char *model, const char *ensemble,
+                       const char *adapter, const char *weights, struct err *err)
+{
+    struct arena arena = { 0 };
+    const char **paths = NULL;
+
+    if (!ensemble)
+        return served_open_adapted(served, model, adapter, weights, err);
+    int n = list_members(ensemble, &paths, &arena, err);
+    int status = n < 0 ? -1 : served_open_adapted(served, paths[0], adapter, weights, err);
+    if (!status && n > 1 && ensemble_open(served, paths + 1, n - 1, weights, err) < 0) {
+        served_close(served);
+        status = -1;
+    }
+    arena_release(&arena);
+    return status;
+}
+
 /* All ranks fail like this one: one of them says it. */
 static int fail_alike(struct serving *s, const struct err *err)
 {
@@ -164,6 +224,8 @@ static int check_same(struct serving *s, const struct served *served, struct err
 
     str_printf(&text, "%s\n", cmd_build());
     job_print(&served->job, &text);
+    for (int i = 0; i < served->n_members; i++)
+        job_print(&served->members[i].job, &text);
     int status = replica_agree(&s->replica, "the version or the model",
                                XXH64(str_text(&text), text.length, 0), err);
     str_release(&text);
@@ -190,6 +252,8 @@ int serving_open(struct serving *s, struct served *served, int n_threads, struct
                      err) < 0)
         return fail_alike(s, err);
     served->replica = &s->replica;
+    for (int i = 0; i < served->n_members; i++)
+        served->members[i].replica = &s->replica;
     return check_same(s, served, err);
 }
 

@@ -59,6 +59,14 @@ int serving_join(struct serving *serving);
 /* ERR_CONFIG where the model cannot be cut like this. */
 int serving_check(const struct serving *serving, const struct model_spec *spec, struct err *err);
 
+/*
+ * Open the model that --model or --ensemble names (the other one is NULL): its adapter and weights
+ * as served_open_adapted takes them. ensemble: models parted by commas, or a sweep's folder, whose
+ * best trials it is. Returns 0, or -1: ERR_CONFIG, ERR_DATA.
+ */
+int serving_open_model(struct served *served, const char *model, const char *ensemble,
+                       const char *adapter, const char *weights, struct err *err);
+
 /* What is to be said of the model: by the process that prints, once. */
 void serving_tell(const struct serving *serving, const struct served *served);
 

@@ -259,27 +259,36 @@ static int loop(struct sweep_session *s, struct err *err)
 
 /* ---- ended ---- */
 
-static int write_end(struct sweep_session *s, int best, struct err *err)
+/* How many of the best ones are the ensemble: as many as the job says, of those that finished. */
+static int count_ensemble(const struct sweep_session *s, const int *order)
 {
-    int *order = arena_array(s->arena, int, s->judge.rules.n_trials), n = 0;
+    int n = 0;
 
-    judge_rank(&s->judge, order);
     while (n < s->judge.rules.n_trials && n < s->job.sweep.ensemble &&
            s->judge.trials[order[n]].state == JUDGE_FINISHED)
         n++;
-    return history_add_end(s->history_fd, best, order, n, err);
+    return n;
+}
+
+/* Whether the history says so already. */
+static bool has_ended(const struct sweep_session *s, int n_ensemble)
+{
+    int n = s->history.n_records;
+
+    return n && s->history.records[n - 1].event == HISTORY_END &&
+           s->history.n_ensemble == n_ensemble;
 }
 
 static int finish(struct sweep_session *s, bool json, struct err *err)
 {
     int *order = arena_array(s->arena, int, s->judge.rules.n_trials);
     struct str out = { 0 };
-    int n = s->history.n_records;
-    bool was_over = n && s->history.records[n - 1].event == HISTORY_END;
 
     judge_rank(&s->judge, order);
     bool has_best = s->judge.trials[order[0]].state == JUDGE_FINISHED;
-    if (!was_over && write_end(s, has_best ? order[0] : -1, err) < 0)
+    int n_ensemble = count_ensemble(s, order);
+    if (!has_ended(s, n_ensemble) &&
+        history_add_end(s->history_fd, has_best ? order[0] : -1, order, n_ensemble, err) < 0)
         return cmd_fail(err);
     sweep_print(s, json, &out);
     int status = cmd_print(&out);

@@ -68,7 +68,7 @@ static void check_trials(struct job_reader *r)
 
 static bool has_held_out(const struct job_reader *r)
 {
-    return r->job->eval.data || r->job->eval.split > 0 ||
+    return r->job->eval.data || r->job->eval.split > 0 || r->job->eval.sets.n ||
            varies(&r->job->sweep.space, "eval.split");
 }
 

@@ -8,6 +8,7 @@
 #include "base/num.h"
 #include "data/stream/loader.h"
 #include "model/compile.h"
+#include "serve/score.h"
 #include "weights/init_weights.h"
 #include "weights/inputs.h"
 
@@ -15,7 +16,9 @@ struct measuring {
     const struct replica *replica;
     struct program program;
     struct run *run;
+    struct scorer *scorer; /* of an ensemble, in place of both */
     struct loader *loader;
+    int micro_batch, seq_len;
     int64_t n_batches;    /* of the dataset; replicas take turns */
     int64_t batch_tokens; /* of the batch that was loaded last */
 };
@@ -81,14 +84,65 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
     struct run_options run = { .program = &m->program, .kernels = kernels };
 
     m->replica = served->replica;
+    m->micro_batch = job->train.micro_batch;
+    m->seq_len = job->data.seq_len;
     served_run_options(served, &run);
-    if (loader_open(&m->loader, &loader, err) < 0 ||
-        replica_compile(m->replica, &m->program, compile, &options, err) < 0 ||
+    if (loader_open(&m->loader, &loader, err) < 0)
+        return -1;
+    m->n_batches = ceil_div(loader_n_samples(m->loader), job->train.micro_batch);
+    if (served->n_members)
+        return scorer_create(&m->scorer, served, kernels,
+                             &(struct scorer_options){ .max_positions = m->seq_len }, err);
+    if (replica_compile(m->replica, &m->program, compile, &options, err) < 0 ||
         run_create(&m->run, &run, err) < 0)
         return -1;
     init_constants(m->run, &m->program, &job->model);
-    m->n_batches = ceil_div(loader_n_samples(m->loader), job->train.micro_batch);
     return served_load(served, m->run, &m->program, err);
+}
+
+/* The window with its targets as one text: they are its tokens, one place on. */
+static int window_text(const struct measuring *m, const struct micro_batch *batch, int window,
+                       int32_t *text, struct score *out, struct err *err)
+{
+    const int32_t *targets = batch->targets + (size_t)window * (size_t)m->seq_len;
+    int n = 0;
+
+    while (n < m->seq_len && targets[n] != LABEL_IGNORED)
+        n++;
+    for (int i = n; i < m->seq_len; i++)
+        if (targets[i] != LABEL_IGNORED)
+            return err_set(err, ERR_DATA,
+                           "a window has tokens without loss before others (hint: an ensemble "
+                           "needs token files of plain text)");
+    memcpy(text, batch->tokens + (size_t)window * (size_t)m->seq_len, (size_t)n * sizeof *text);
+    if (n)
+        text[n] = targets[n - 1];
+    *out = (struct score){ .tokens = text, .n = n + 1, .n_scored = n };
+    return 0;
+}
+
+/* The same of an ensemble: by the scores of its windows. */
+static int score_batch(struct measuring *m, struct batch_loss *out, struct err *err)
+{
+    struct micro_batch batch;
+    struct arena arena = { 0 };
+    struct score *scores = arena_array(&arena, struct score, m->micro_batch);
+    int n = 0, status = loader_next(m->loader, &batch, err);
+
+    *out = (struct batch_loss){ 0 };
+    for (int w = 0; w < m->micro_batch && !status; w++) {
+        status = window_text(m, &batch, w, arena_array(&arena, int32_t, m->seq_len + 1), &scores[n],
+                             err);
+        n += !status && scores[n].n_scored > 0;
+    }
+    if (!status && n)
+        status = scorer_run(m->scorer, scores, n, NULL, NULL, NULL, err);
+    for (int i = 0; i < n && !status; i++) {
+        out->loss -= scores[i].log_likelihood;
+        out->tokens += scores[i].n_scored;
+    }
+    arena_release(&arena);
+    return status;
 }
 
 /* This replica's turn: the batch's loss, summed over the stages. */
@@ -112,7 +166,7 @@ static int run_batches(struct measuring *m, int64_t n, perplexity_progress_fn on
     for (int64_t i = replica_number(m->replica); i < n; i += n_replicas) {
         struct batch_loss loss;
 
-        if (run_batch(m, &loss, err) < 0)
+        if ((m->scorer ? score_batch(m, &loss, err) : run_batch(m, &loss, err)) < 0)
             return -1;
         str_add_bytes(own, &loss, sizeof loss);
         if (on_batch && replica_is_first(m->replica))
@@ -165,6 +219,7 @@ int perplexity_measure(struct served *served, struct kernels *kernels, const cha
     }
     str_release(&own);
     str_release(&all);
+    scorer_destroy(m.scorer);
     run_destroy(m.run);
     loader_close(m.loader);
     program_release(&m.program);

@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 #include "model/compile.h"
+#include "serve/ensemble.h"
 #include "weights/init_weights.h"
 #include "weights/rope_tables.h"
 
@@ -23,8 +24,10 @@ struct decoder {
     struct model_spec spec; /* of rotations that change as texts grow */
     bool is_dynamic;
     int *waiting,
-        *group;    /* [n_sequences] tokens to feed, and those of them with the same rotations */
-    float *rows;   /* of the table of rotations, [cache_len x head_dim]; NULL unless is_dynamic */
+        *group;  /* [n_sequences] tokens to feed, and those of them with the same rotations */
+    float *rows; /* of the table of rotations, [cache_len x head_dim]; NULL unless is_dynamic */
+    struct decoder **members; /* of an ensemble: [n_members], one each */
+    int n_members;
     float *logits; /* [n_sequences x vocab_size]: kept, as pieces end at different times; where the
                       head is */
 };
@@ -46,8 +49,8 @@ int decoder_create(struct decoder **out, struct served *served, struct kernels *
     return decoder_create_pieces(out, served, kernels, n_sequences, cache_len, PREFILL_MAX, err);
 }
 
-int decoder_create_pieces(struct decoder **out, struct served *served, struct kernels *kernels,
-                          int n_sequences, int cache_len, int piece, struct err *err)
+static int create_one(struct decoder **out, struct served *served, struct kernels *kernels,
+                      int n_sequences, int cache_len, int piece, struct err *err)
 {
     struct decoder *d = calloc(1, sizeof *d);
     struct run_scratch scratch = { .kernels = kernels, .mesh = mesh_data_parallel(1) };
@@ -96,10 +99,32 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
     return 0;
 }
 
+int decoder_create_pieces(struct decoder **out, struct served *served, struct kernels *kernels,
+                          int n_sequences, int cache_len, int piece, struct err *err)
+{
+    struct decoder *d;
+
+    if (create_one(&d, served, kernels, n_sequences, cache_len, piece, err) < 0)
+        return -1;
+    d->members = calloc((size_t)served->n_members + 1, sizeof *d->members);
+    CHECK(d->members);
+    for (; d->n_members < served->n_members; d->n_members++)
+        if (create_one(&d->members[d->n_members], &served->members[d->n_members], kernels,
+                       n_sequences, cache_len, piece, err) < 0) {
+            decoder_destroy(d);
+            return -1;
+        }
+    *out = d;
+    return 0;
+}
+
 void decoder_destroy(struct decoder *d)
 {
     if (!d)
         return;
+    for (int i = 0; i < d->n_members; i++)
+        decoder_destroy(d->members[i]);
+    free(d->members);
     if (d->spare)
         run_device(d->run)->ops->release(run_device(d->run), d->spare);
     run_destroy(d->run);
@@ -115,6 +140,7 @@ void decoder_destroy(struct decoder *d)
 
 int decoder_load(struct decoder *d, struct served *served, struct err *err)
 {
+    CHECK(!d->n_members);
     decoder_reset(d);
     d->spec = served->job.model;
     return served_load(served, d->run, &d->program, err);
@@ -122,7 +148,11 @@ int decoder_load(struct decoder *d, struct served *served, struct err *err)
 
 size_t decoder_bytes(const struct decoder *d)
 {
-    return program_memory_bytes(&d->program);
+    size_t total = program_memory_bytes(&d->program);
+
+    for (int i = 0; i < d->n_members; i++)
+        total += decoder_bytes(d->members[i]);
+    return total;
 }
 
 /* Of a sequence, from as many parts of the vocabulary as there are tensor-parallel ranks. */
@@ -241,6 +271,23 @@ static int feed_dynamic(struct decoder *d, const int32_t *const *tokens, const i
     return 0;
 }
 
+/* Of an ensemble: logits of sequences that were fed become the log of the mean probabilities. */
+static void average_logits(struct decoder *d, const int *n_tokens)
+{
+    const float **others = calloc((size_t)d->n_members + 1, sizeof *others);
+
+    CHECK(others);
+    for (int s = 0; s < d->n_sequences; s++) {
+        if (!n_tokens[s])
+            continue;
+        for (int i = 0; i < d->n_members; i++)
+            others[i] = decoder_logits(d->members[i], s);
+        ensemble_average(d->logits + (size_t)s * (size_t)d->vocab_size, others, d->n_members,
+                         d->vocab_size);
+    }
+    free(others);
+}
+
 int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
                  struct err *err)
 {
@@ -248,7 +295,13 @@ int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_t
         if (d->lengths[s] + n_tokens[s] > d->cache_len)
             return err_set(err, ERR_CONFIG, "a sequence of %d tokens, more than the %d allowed",
                            d->lengths[s] + n_tokens[s], d->cache_len);
-    return d->is_dynamic ? feed_dynamic(d, tokens, n_tokens, err) : feed(d, tokens, n_tokens, err);
+    int status =
+        d->is_dynamic ? feed_dynamic(d, tokens, n_tokens, err) : feed(d, tokens, n_tokens, err);
+    for (int i = 0; i < d->n_members && !status; i++)
+        status = decoder_feed(d->members[i], tokens, n_tokens, err);
+    if (!status && d->n_members && d->program.ports.logits)
+        average_logits(d, n_tokens);
+    return status;
 }
 
 const float *decoder_logits(const struct decoder *d, int sequence)
@@ -264,12 +317,16 @@ int decoder_length(const struct decoder *d, int sequence)
 void decoder_reset(struct decoder *d)
 {
     memset(d->lengths, 0, sizeof *d->lengths * (size_t)d->n_sequences);
+    for (int i = 0; i < d->n_members; i++)
+        decoder_reset(d->members[i]);
 }
 
 void decoder_truncate(struct decoder *d, int sequence, int length)
 {
     CHECK(length <= d->lengths[sequence]);
     d->lengths[sequence] = length;
+    for (int i = 0; i < d->n_members; i++)
+        decoder_truncate(d->members[i], sequence, length);
 }
 
 /* Rows of a sequence in a cell of keys or values; returns how many bytes, or 0 if it is another
@@ -289,6 +346,8 @@ size_t decoder_cache_bytes(const struct decoder *d)
 
     for (int i = 1; i < d->program.n_values; i++)
         total += cache_bytes(d, i) * (size_t)d->n_sequences;
+    for (int i = 0; i < d->n_members; i++)
+        total += decoder_cache_bytes(d->members[i]);
     return total;
 }
 
@@ -321,7 +380,7 @@ static int make_spare(struct decoder *d, size_t n_bytes, struct err *err)
     return 0;
 }
 
-int decoder_reorder(struct decoder *d, const int *from, int n, struct err *err)
+static int reorder_one(struct decoder *d, const int *from, int n, struct err *err)
 {
     size_t most = 0;
     int same = 1;
@@ -345,4 +404,13 @@ int decoder_reorder(struct decoder *d, const int *from, int n, struct err *err)
         d->lengths[s] = lengths[from[s]];
     free(lengths);
     return 0;
+}
+
+int decoder_reorder(struct decoder *d, const int *from, int n, struct err *err)
+{
+    int status = reorder_one(d, from, n, err);
+
+    for (int i = 0; i < d->n_members && !status; i++)
+        status = reorder_one(d->members[i], from, n, err);
+    return status;
 }

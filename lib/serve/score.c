@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "layout/axes.h"
 #include "model/compile.h"
+#include "serve/ensemble.h"
 #include "weights/init_weights.h"
 
 #define ROWS 512
@@ -26,10 +27,18 @@ struct score_query {
     struct score *score;
 };
 
-struct scorer {
-    const struct replica *replica;
+/* A model; an ensemble has several, which get the same batches. */
+struct scorer_model {
     struct program program;
     struct run *run;
+    float *stats; /* of ports.stats; NULL but in the last stage */
+};
+
+struct scorer {
+    const struct replica *replica;
+    struct scorer_model *models; /* [n_models] */
+    int n_models;
+    double *logs; /* [n_models x n_asked]: log-likelihoods of a query's target */
     int vocab_size, n_rows, cache_rows, n_segments, max_positions;
 
     /* The batch that is being filled. */
@@ -37,7 +46,6 @@ struct scorer {
     int32_t *tokens, *positions, *segment; /* [n_rows]: the program's inputs */
     int32_t *segments;                     /* [n_segments x N_COLUMNS] */
     int32_t *asked, *hoped;                /* [ASKED or n_rows] */
-    float *stats;                          /* what comes of them; NULL but in the last stage */
     struct arena arena;                    /* of these */
     struct score_query *questions;
     int64_t n_questions, questions_capacity;
@@ -54,8 +62,6 @@ struct scorer {
 
 static int allocate(struct scorer *s, struct err *err)
 {
-    const struct ports *ports = &s->program.ports;
-
     int n_asked = min_int(ASKED, s->n_rows);
 
     s->tokens = arena_array(&s->arena, int32_t, s->n_rows);
@@ -64,8 +70,14 @@ static int allocate(struct scorer *s, struct err *err)
     s->segments = arena_array(&s->arena, int32_t, s->n_segments * N_COLUMNS);
     s->asked = arena_array(&s->arena, int32_t, n_asked);
     s->hoped = arena_array(&s->arena, int32_t, n_asked);
-    if (ports->stats)
-        s->stats = arena_alloc(&s->arena, program_value_bytes(&s->program, ports->stats));
+    s->logs = arena_array(&s->arena, double, s->n_models *n_asked);
+    for (int i = 0; i < s->n_models; i++) {
+        struct scorer_model *m = &s->models[i];
+
+        if (m->program.ports.stats)
+            m->stats =
+                arena_alloc(&s->arena, program_value_bytes(&m->program, m->program.ports.stats));
+    }
     s->questions_capacity = 1024;
     s->questions = calloc((size_t)s->questions_capacity, sizeof *s->questions);
     return s->questions ? 0 : err_set(err, ERR_DEVICE, "out of host memory");
@@ -82,22 +94,11 @@ static int compile(struct program *program, void *options, const struct mesh *me
     return compile_score(program, score, err);
 }
 
-int scorer_create(struct scorer **out, struct served *served, struct kernels *kernels,
-                  const struct scorer_options *options, struct err *err)
+static int open_model(struct scorer *s, struct scorer_model *m, struct served *served,
+                      struct kernels *kernels, struct err *err)
 {
-    struct scorer *s = calloc(1, sizeof *s);
     struct run_scratch scratch = { .kernels = kernels, .mesh = mesh_data_parallel(1) };
     const struct model_spec *spec = &served->job.model;
-
-    if (!s)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    s->replica = served->replica;
-    s->vocab_size = spec->vocab_size;
-    s->max_positions = options->max_positions;
-    s->n_rows = options->n_rows ? options->n_rows : ROWS;
-    /* A path of segments, a batch behind it, and room for what lies dead between the former. */
-    s->cache_rows = s->max_positions + 4 * s->n_rows;
-    s->n_segments = s->max_positions + s->n_rows + 2;
     struct compile_score score = { .serving.model = spec,
                                    .serving.tuning = served->job.tuning,
                                    .serving.dtype = served->job.train.dtype,
@@ -108,15 +109,35 @@ int scorer_create(struct scorer **out, struct served *served, struct kernels *ke
                                    .max_positions = s->max_positions,
                                    .serving.scratch = run_scratch_bytes,
                                    .serving.scratch_context = &scratch };
-    struct run_options run_options = { .program = &s->program, .kernels = kernels };
+    struct run_options run_options = { .program = &m->program, .kernels = kernels };
+
     served_run_options(served, &run_options);
-    int status = replica_compile(s->replica, &s->program, compile, &score, err);
-    if (!status)
-        status = run_create(&s->run, &run_options, err);
-    if (!status) {
-        init_constants(s->run, &s->program, spec);
-        status = served_load(served, s->run, &s->program, err);
-    }
+    if (replica_compile(s->replica, &m->program, compile, &score, err) < 0 ||
+        run_create(&m->run, &run_options, err) < 0)
+        return -1;
+    init_constants(m->run, &m->program, spec);
+    return served_load(served, m->run, &m->program, err);
+}
+
+int scorer_create(struct scorer **out, struct served *served, struct kernels *kernels,
+                  const struct scorer_options *options, struct err *err)
+{
+    struct scorer *s = calloc(1, sizeof *s);
+
+    if (!s)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    s->replica = served->replica;
+    s->vocab_size = served->job.model.vocab_size;
+    s->max_positions = options->max_positions;
+    s->n_rows = options->n_rows ? options->n_rows : ROWS;
+    /* A path of segments, a batch behind it, and room for what lies dead between the former. */
+    s->cache_rows = s->max_positions + 4 * s->n_rows;
+    s->n_segments = s->max_positions + s->n_rows + 2;
+    s->n_models = 1 + served->n_members;
+    s->models = arena_array(&s->arena, struct scorer_model, s->n_models);
+    int status = open_model(s, &s->models[0], served, kernels, err);
+    for (int i = 1; i < s->n_models && !status; i++)
+        status = open_model(s, &s->models[i], &served->members[i - 1], kernels, err);
     if (!status)
         status = allocate(s, err);
     if (status < 0) {
@@ -131,8 +152,10 @@ void scorer_destroy(struct scorer *s)
 {
     if (!s)
         return;
-    run_destroy(s->run);
-    program_release(&s->program);
+    for (int i = 0; i < s->n_models; i++) {
+        run_destroy(s->models[i].run);
+        program_release(&s->models[i].program);
+    }
     arena_release(&s->arena);
     free(s->questions);
     free(s);
@@ -142,7 +165,7 @@ void scorer_destroy(struct scorer *s)
 
 /* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order
  * (Milakov & Gimelshein 2018). */
-static void answer(const struct score_query *q, const float *stats, int n_parts, int64_t stride)
+static double log_likelihood(struct score *score, const float *stats, int n_parts, int64_t stride)
 {
     double most = (double)stats[STAT_MAX], sum = 0, target = 0;
 
@@ -154,21 +177,40 @@ static void answer(const struct score_query *q, const float *stats, int n_parts,
         sum += (double)stats[STAT_SUM] * scale;
         target += (double)stats[STAT_TARGET]; /* 0 where it is not among these */
     }
-    q->score->log_likelihood += target - most - log(sum);
-    q->score->is_greedy &= target >= most;
+    score->is_greedy &= target >= most;
+    return target - most - log(sum);
 }
 
-static void put_ints(struct scorer *s, int value, const int32_t *ints, int n)
+static void put_ints(struct scorer_model *m, int value, const int32_t *ints, int n)
 {
     if (value)
-        run_put(s->run, value, 0, 0, ints, sizeof *ints * (size_t)n);
+        run_put(m->run, value, 0, 0, ints, sizeof *ints * (size_t)n);
+}
+
+/* One model's log-likelihoods of n queries' targets, each n_models numbers after the one before. */
+static int ask_model(struct scorer *s, int model, const struct score_query *q, int n,
+                     struct err *err)
+{
+    struct scorer_model *m = &s->models[model];
+    const struct ports *ports = &m->program.ports;
+    int n_asked = min_int(ASKED, s->n_rows);
+
+    put_ints(m, ports->query_rows, s->asked, n_asked);
+    put_ints(m, ports->target_tokens, s->hoped, n_asked);
+    if (run_entry(m->run, ENTRY_SCORE, 1, NULL, err) < 0 ||
+        run_get(m->run, ports->stats, 0, 0, m->stats,
+                program_value_bytes(&m->program, ports->stats), err) < 0)
+        return -1;
+    for (int i = 0; i < n; i++)
+        s->logs[i * s->n_models + model] =
+            log_likelihood(q[i].score, m->stats + i * OPS_N_STATS,
+                           m->program.mesh.size[axes_tensor()], (int64_t)n_asked * OPS_N_STATS);
+    return 0;
 }
 
 static int ask(struct scorer *s, struct err *err)
 {
-    const struct ports *ports = &s->program.ports;
-
-    if (!ports->stats) { /* the last stage's business */
+    if (!s->models[0].program.ports.stats) { /* the last stage's business */
         s->n_questions = 0;
         return 0;
     }
@@ -182,15 +224,12 @@ static int ask(struct scorer *s, struct err *err)
             s->asked[i] = i < n ? q[i].row : 0;
             s->hoped[i] = i < n ? q[i].hoped : -1;
         }
-        put_ints(s, ports->query_rows, s->asked, n_asked);
-        put_ints(s, ports->target_tokens, s->hoped, n_asked);
-        if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0 ||
-            run_get(s->run, ports->stats, 0, 0, s->stats,
-                    program_value_bytes(&s->program, ports->stats), err) < 0)
-            return -1;
+        for (int m = 0; m < s->n_models; m++)
+            if (ask_model(s, m, q, n, err) < 0)
+                return -1;
         for (int i = 0; i < n; i++)
-            answer(&q[i], s->stats + i * OPS_N_STATS, s->program.mesh.size[axes_tensor()],
-                   (int64_t)n_asked * OPS_N_STATS);
+            q[i].score->log_likelihood +=
+                ensemble_log_mean(s->logs + (size_t)i * (size_t)s->n_models, s->n_models);
     }
     s->n_questions = 0;
     return 0;
@@ -199,8 +238,6 @@ static int ask(struct scorer *s, struct err *err)
 /* Compute what has been filled in. */
 static int flush(struct scorer *s, struct err *err)
 {
-    const struct ports *ports = &s->program.ports;
-
     if (!s->n_filled)
         return 0;
     for (int i = s->n_filled; i < s->n_rows; i++) {
@@ -208,12 +245,17 @@ static int flush(struct scorer *s, struct err *err)
         s->positions[i] = -1;
         s->segment[i] = 0;
     }
-    put_ints(s, ports->tokens, s->tokens, s->n_rows);
-    put_ints(s, ports->positions, s->positions, s->n_rows);
-    put_ints(s, ports->segment, s->segment, s->n_rows);
-    put_ints(s, ports->segments, s->segments, s->n_segments * N_COLUMNS);
-    if (run_entry(s->run, ENTRY_FEED, 1, NULL, err) < 0)
-        return -1;
+    for (int i = 0; i < s->n_models; i++) {
+        struct scorer_model *m = &s->models[i];
+        const struct ports *ports = &m->program.ports;
+
+        put_ints(m, ports->tokens, s->tokens, s->n_rows);
+        put_ints(m, ports->positions, s->positions, s->n_rows);
+        put_ints(m, ports->segment, s->segment, s->n_rows);
+        put_ints(m, ports->segments, s->segments, s->n_segments * N_COLUMNS);
+        if (run_entry(m->run, ENTRY_FEED, 1, NULL, err) < 0)
+            return -1;
+    }
     s->n_fed += s->n_filled;
     s->n_filled = 0;
     return ask(s, err);

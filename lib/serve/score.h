@@ -29,7 +29,7 @@ void scorer_destroy(struct scorer *scorer);
 /*
  * tokens: a text (context and continuation), of which the last n_scored are to be predicted, 1 <=
  * n_scored < n. log_likelihood: the sum of their natural log probabilities; is_greedy: whether each
- * is the most likely token there.
+ * is the most likely token there (of an ensemble: to each of its models).
  */
 struct score {
     const int32_t *tokens;

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -255,6 +256,11 @@ int served_open_adapted(struct served *served, const char *path, const char *ada
 
 void served_close(struct served *served)
 {
+    for (int i = 0; i < served->n_members; i++) {
+        weights_close(&served->members[i].weights);
+        arena_release(&served->members[i].arena);
+    }
+    free(served->members);
     weights_close(&served->weights);
     arena_release(&served->arena);
     memset(served, 0, sizeof *served);

@@ -28,6 +28,8 @@ struct served {
     struct job job; /* not resolved: ranks mean nothing here */
     /* As tokenizer_hash_text, of the tokenizer that it was trained with; "": not known. */
     char tokenizer_hash[TOKENIZER_HASH_BYTES];
+    struct served *members; /* of an ensemble (ensemble.h): [n_members], further models */
+    int n_members;
     const struct replica *
         /* the ranks that hold it, set by the caller after it was opened; NULL: this rank alone */
         replica;

@@ -213,6 +213,8 @@ struct parsed {
     struct history_header header;
     struct history_record record;
     const char *event, *settings;
+    const int *ensemble;
+    int n_ensemble;
     int64_t version;
     bool has_hex;
 };
@@ -253,6 +255,17 @@ static void read_rungs(struct json_reader *r, struct history_header *h, struct a
         rungs[h->n_rungs++] = json_count(r, INT64_MAX);
     }
     h->rungs = rungs;
+}
+
+static void read_ensemble(struct json_reader *r, struct parsed *p, struct arena *arena)
+{
+    int *list = NULL, capacity = 0;
+
+    for (json_open(r, '['); json_next(r, ']');) {
+        list = arena_grow(arena, list, sizeof *list, &capacity, p->n_ensemble + 1);
+        list[p->n_ensemble++] = (int)json_count(r, SWEEP_TRIALS_MAX - 1);
+    }
+    p->ensemble = list;
 }
 
 /* A member of the first line. Returns whether it is one. */
@@ -311,6 +324,8 @@ static void read_member(struct json_reader *r, const char *key, struct parsed *p
         record->step = json_count(r, INT64_MAX);
     } else if (!strcmp(key, "settings")) {
         p->settings = raw_of(r, arena);
+    } else if (!strcmp(key, "ensemble")) {
+        read_ensemble(r, p, arena);
     } else if (!strcmp(key, "text")) {
         record->text = json_string(r);
     } else if (!strcmp(key, "value")) {
@@ -386,6 +401,10 @@ static int take_line(struct history *j, const struct parsed *p, int *capacity, s
     if (r->event == HISTORY_MORE)
         j->records[j->n_records].trial = p->header.n_trials;
     j->n_records++;
+    if (r->event == HISTORY_END) {
+        j->ensemble = p->ensemble;
+        j->n_ensemble = p->n_ensemble;
+    }
     return 0;
 }
 

@@ -74,6 +74,8 @@ struct history {
     int n_settings;
     struct history_record *records; /* without sweep and trial */
     int n_records;
+    const int *ensemble; /* [n_ensemble], of the last `end` */
+    int n_ensemble;
     size_t n_bytes; /* of whole lines */
 };
 

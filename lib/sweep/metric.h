@@ -16,9 +16,10 @@ struct metric_value {
 
 /*
  * The newest value of the metric at or before a step. metric: a key of metrics.jsonl, where a dot
- * stands for an underscore; the exact value is taken (KEY_hex) where there is one. Lines that are
- * not whole yet are left out; a run without the file has no values. Returns 0, or -1 and
- * ERR_FAILED.
+ * stands for an underscore; the exact value is taken (KEY_hex) where there is one. eval.NAME.loss
+ * is eval_loss of a held-out set with that name; eval.loss that of the lines without a name, or,
+ * where there are none, the mean over the sets. Lines that are not whole yet are left out; a run
+ * without the file has no values. Returns 0, or -1 and ERR_FAILED.
  */
 int metric_read(const char *folder, const char *metric, int64_t last_step, struct metric_value *out,
                 struct err *err);

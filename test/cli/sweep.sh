@@ -122,6 +122,31 @@ expect 'if all fail, so does the sweep' 1 'no trial of 2 finished' sweep allfail
 expect 'a metric that is not there' 1 'metrics.jsonl has no gain of its last step' sweep gainless \
     'search: list, metric: gain, parameters: [{optimizer.lr: 1.0e-3}]' --set train.steps=2
 
+# ---- ensembles ----
+
+# loss_of ARGUMENTS... - of lmtrain eval
+loss_of() {
+    "$lmtrain" eval "$@" --json 2>/dev/null | sed -n 's/.*"loss":\([0-9.]*\).*/\1/p'
+}
+three='search: grid, ensemble: 2, parameters: {optimizer.lr: [3.0e-3, 1.0e-2, 3.0e-2]}'
+expect 'the best two are named' 0 '^ensemble: --ensemble .*/trial-00[0-2],.*/trial-00[0-2]$' sweep three "$three"
+pair=$(printf '%s\n' "$output" | sed -n 's/^ensemble: --ensemble //p')
+one=$(loss_of --model "${pair%,*}")
+other=$(loss_of --model "${pair#*,}")
+both=$(loss_of --ensemble "$pair")
+echo "losses $one and $other, together $both"
+expect 'the mean of probabilities is better than the mean of losses' 0 '' awk -v a="$one" -v b="$other" -v c="$both" \
+    'BEGIN { exit !(c > 0 && c < (a + b) / 2 - 1e-6) }'
+expect "the sweep's folder is the same" 0 '' test "$both" = "$(loss_of --ensemble "$dir/three")"
+twice=$(loss_of --ensemble "${pair%,*},${pair%,*}")
+expect 'a model with itself is that model' 0 '' awk -v a="$one" -v b="$twice" 'BEGIN { d = a - b; exit !(b > 0 && d < 2e-5 && d > -2e-5) }'
+expect 'on two ranks that hold them together' 0 "\"loss\":${both%???}" "$lmtrain" eval --ensemble "$pair" --pp 2 --json
+expect 'a text' 0 'In the' "$lmtrain" generate --ensemble "$pair" --prompt 'In the beginning' --max-new-tokens 8 --temperature 0
+expect 'a model and an ensemble' 2 'give --model or --ensemble' "$lmtrain" eval --ensemble "$pair" --model "${pair%,*}"
+expect 'a model that is not there' 3 'nothere' "$lmtrain" eval --ensemble "$dir/nothere,$pair"
+expect 'a sweep without an ensemble' 2 'hint: sweep.ensemble: 3' "$lmtrain" eval --ensemble "$dir/serial"
+expect 'which it can be given later' 0 '^ensemble: ' sweep serial "$halving" $long --set sweep.ensemble=1
+
 # ---- mistakes ----
 
 expect 'no sweep' 2 'sweep.parameters is missing \(hint: sweep: \{trials' "$lmtrain" sweep "$dir/job.yaml"

@@ -15,6 +15,7 @@
 
 #include "base/rng.h"
 #include "serve/decode.h"
+#include "serve/ensemble.h"
 #include "serve/score.h"
 #include "support/trained.h"
 
@@ -167,6 +168,90 @@ static void against_decoding(void **state)
     check_model("llama", bf16, 0.02);
 }
 
+/* Of one decoder, at each place of a text: the softmax of its logits. */
+static void probabilities(struct decoder *decoder, const struct score *text, double *out)
+{
+    struct err err;
+
+    decoder_reset(decoder);
+    for (int i = 0; i + 1 < text->n; i++) {
+        const int32_t *next = text->tokens + i;
+        int one = 1;
+        double total = 0;
+
+        if (decoder_feed(decoder, &next, &one, &err) < 0)
+            fail_msg("%s", err.text);
+        const float *logits = decoder_logits(decoder, 0);
+        for (int v = 0; v < VOCAB; v++)
+            total += exp((double)logits[v]);
+        for (int v = 0; v < VOCAB; v++)
+            out[i * VOCAB + v] = exp((double)logits[v]) / total;
+    }
+}
+
+/* Three models of one training: scores and decoded probabilities are those of their mean. */
+static void an_ensemble_averages_probabilities(void **state)
+{
+    static const char *const none[] = { NULL };
+    static double alone[3][LENGTH_MAX * VOCAB], together[LENGTH_MAX * VOCAB];
+    static const char *const names[] = { "step-00000002", "step-00000004", "step-00000006" };
+    const char *paths[3];
+    struct decoder *decoder;
+    struct err err;
+
+    (void)state;
+    trained_open(&rig, "llama", none);
+    for (int i = 0; i < 3; i++) {
+        trained_steps(&rig, 2);
+        paths[i] = trained_save(&rig, names[i]);
+    }
+    assert_int_equal(served_open(&served, paths[0], &err), 0);
+    make_texts();
+    for (int i = 0; i < 3; i++) {
+        struct served one;
+
+        assert_int_equal(served_open(&one, paths[i], &err), 0);
+        assert_int_equal(decoder_create(&decoder, &one, rig.kernels, 1, LENGTH_MAX, &err), 0);
+        probabilities(decoder, &scores[3], alone[i]);
+        decoder_destroy(decoder);
+        served_close(&one);
+    }
+    assert_int_equal(ensemble_open(&served, paths + 1, 2, "trained", &err), 0);
+    assert_int_equal(decoder_create(&decoder, &served, rig.kernels, 1, LENGTH_MAX, &err), 0);
+    probabilities(decoder, &scores[3], together);
+    for (int i = 0; i < (scores[3].n - 1) * VOCAB; i++) {
+        double mean = (alone[0][i] + alone[1][i] + alone[2][i]) / 3;
+
+        assert_true(fabs(together[i] - mean) < 1e-6);
+    }
+    run_scorer(33, NULL);
+    for (int t = 0; t < N_TEXTS; t++) {
+        double sum;
+        int is_greedy;
+
+        expect_by_decoding(decoder, &scores[t], &sum, &is_greedy);
+        if (!(fabs(sum - scores[t].log_likelihood) < 2e-5 * (1 - sum)))
+            fail_msg("text %d: %.9g, by decoding %.9g", t, scores[t].log_likelihood, sum);
+    }
+    decoder_destroy(decoder);
+    close_model();
+}
+
+/* A model that does not fit the first. */
+static void an_ensemble_has_one_vocabulary(void **state)
+{
+    static const char *const none[] = { NULL };
+    struct err err;
+
+    (void)state;
+    open_model("llama", none);
+    const char *path = trained_save(&rig, "step-00000006");
+    served.job.model.vocab_size++;
+    assert_int_equal(ensemble_open(&served, &path, 1, "trained", &err), -1);
+    assert_non_null(strstr(err.text, "an ensemble needs one vocabulary"));
+    close_model();
+}
+
 static void refused(void **state)
 {
     static const char *const none[] = { NULL };
@@ -194,6 +279,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(against_decoding),
+        cmocka_unit_test(an_ensemble_averages_probabilities),
+        cmocka_unit_test(an_ensemble_has_one_vocabulary),
         cmocka_unit_test(refused),
     };
 
