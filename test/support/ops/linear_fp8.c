@@ -181,7 +181,7 @@ static void amax_kernels(void)
     static const int64_t dims[][2] = { { 1, 16 }, { 300, 272 }, { 7, 4096 }, { 129, 1 } };
 
     for (int i = 0; i < 4; i++) {
-        struct op_case *c = op_case_create(OP_FP8_AMAX, NULL);
+        struct op_case *c = op_case_create(OP_FP8_AMAX, &(struct op_attributes){ 0 });
 
         op_case_input(c, FP8_AMAX_X, dims[i][0], dims[i][1], DTYPE_BF16, 1);
         op_case_output(c, FP8_AMAX_MOST, 1, 1, DTYPE_F32);
