@@ -279,12 +279,12 @@ int file_write(const char *path, const void *data, size_t n_bytes, struct err *e
     unlink(beside);
     int fd = file_open_write(beside, O_WRONLY | O_EXCL, err);
     if (fd < 0)
-        return -1;
+        return err_set_errno(err, ERR_FAILED, "%s", path); /* which is what the caller knows */
     int failed = file_write_all(fd, data, n_bytes) || fsync(fd) < 0;
     if (failed)
-        err_set_errno(err, ERR_FAILED, "%s", beside);
+        err_set_errno(err, ERR_FAILED, "%s", path);
     if (close(fd) < 0 && !failed)
-        failed = err_set_errno(err, ERR_FAILED, "%s", beside);
+        failed = err_set_errno(err, ERR_FAILED, "%s", path);
     if (!failed && rename(beside, path) < 0)
         failed = err_set_errno(err, ERR_FAILED, "%s", path);
     if (failed) {
