@@ -18,7 +18,7 @@
 #include "layout/axes.h"
 #include "program/passes.h"
 
-struct scaling {
+struct scale_join {
     struct program *program;
     int n_values;
     int *n_readers; /* by value: operands of products that it is */
@@ -50,7 +50,7 @@ static bool is_part(const struct program *p, int value)
     return false;
 }
 
-static void count_readers(struct scaling *s, int function)
+static void count_readers(struct scale_join *s, int function)
 {
     const struct function *f = &s->program->functions[function];
 
@@ -60,7 +60,7 @@ static void count_readers(struct scaling *s, int function)
 }
 
 /* In front of ops[index]; returns how many ops that are. */
-static int emit_most(struct scaling *s, int function, int index, int x)
+static int emit_most(struct scale_join *s, int function, int index, int x)
 {
     struct program *p = s->program;
     const struct op reader = p->functions[function].ops[index];
@@ -90,7 +90,7 @@ static int emit_most(struct scaling *s, int function, int index, int x)
     return n;
 }
 
-static void scale_function(struct scaling *s, int function)
+static void scale_function(struct scale_join *s, int function)
 {
     struct program *p = s->program;
 
@@ -110,7 +110,7 @@ static void scale_function(struct scaling *s, int function)
 
 void fp8_scales(struct program *program, const struct chunk_functions *chunk)
 {
-    struct scaling s = { .program = program, .n_values = program->n_values };
+    struct scale_join s = { .program = program, .n_values = program->n_values };
     const int functions[] = { chunk->forward, chunk->backward, chunk->weight };
     int n = chunk->weight == chunk->backward ? 2 : 3;
 
