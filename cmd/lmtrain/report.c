@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "cmd.h"
 #include "report_page.h"
 #include "report_summary.h"
+
+#define N_SLICES 6000 /* of the timeline of a run, printed as JSON */
 
 /* Whether the request is for traced steps alone, as a run without any cannot have. */
 static bool is_of_traces(const struct report_request *q)
@@ -17,7 +20,7 @@ static bool is_of_traces(const struct report_request *q)
 
 static void print_json(const struct report *report, struct arena *arena, struct str *out)
 {
-    const struct run_json_options options = { .n_digits = 17 };
+    const struct run_json_options options = { .n_digits = 17, .n_slices = N_SLICES };
     cJSON *json = report_json(report, &options, arena);
     char *text = cJSON_Print(json);
 
@@ -44,6 +47,9 @@ static int write_page(const struct report_request *q, const struct report *repor
 {
     const char *path = q->to ? q->to : arena_printf(arena, "%s/report.html", report->folder);
 
+    if (q->to && file_is_folder(q->to))
+        return err_set(err, ERR_CONFIG, "--to is %s, a folder (hint: --to %s/report.html)", q->to,
+                       q->to);
     if (report_page_write(report, path, arena, err))
         return q->to ? -1
                      : err_add(err, "%s (hint: --to FILE writes it elsewhere)", report->folder);

@@ -8,12 +8,16 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "config/embedded.h"
 
 #define FOLDER "lib/report/page/"
 #define N_DIGITS 7 /* of numbers that are drawn */
-#define POINTS_MOST 2400
-#define POINTS_LEAST 40
+/* At first, of each run. */
+#define N_POINTS 2400
+#define N_EVENTS 1500
+#define N_SLICES 6000
+#define N_ROUNDS 12 /* each with two thirds of the one before: a hundredth in the end */
 
 /* A '<' could end the element that holds the data; outside of strings JSON has none. */
 static void add_json(struct str *out, const char *text)
@@ -63,9 +67,12 @@ static void fill(struct str *out, const char *data)
     str_add(out, at);
 }
 
-static void make(struct str *out, const struct report *report, int n_points, struct arena *arena)
+static void make(struct str *out, const struct report *report, double share, struct arena *arena)
 {
-    const struct run_json_options options = { .n_points = n_points, .n_digits = N_DIGITS };
+    const struct run_json_options options = { .n_points = (int)(N_POINTS * share),
+                                              .n_digits = N_DIGITS,
+                                              .n_events = (int)(N_EVENTS * share),
+                                              .n_slices = (int)(N_SLICES * share) };
     cJSON *json = report_json(report, &options, arena);
     char *text = cJSON_PrintUnformatted(json);
 
@@ -79,16 +86,20 @@ int report_page_write(const struct report *report, const char *path, struct aren
                       struct err *err)
 {
     struct str page = { 0 };
-    int n_points = POINTS_MOST;
+    double share = 1;
 
     if (!embedded_find("build/gen/chart.min.js"))
         return err_set(err, ERR_FAILED,
                        "this lmtrain was built without Chart.js, which draws the page (hint: "
                        "install libjs-chart.js and build again; --json has all that a page shows)");
-    do {
-        make(&page, report, n_points, arena);
-        n_points = n_points * 2 / 3;
-    } while (page.length > REPORT_PAGE_BYTES && n_points >= POINTS_LEAST);
+    make(&page, report, share, arena);
+    for (int i = 0; i < N_ROUNDS && page.length > REPORT_PAGE_BYTES; i++) {
+        share *= 2.0 / 3;
+        make(&page, report, share, arena);
+    }
+    if (page.length > REPORT_PAGE_BYTES)
+        log_warn("%s: %.1f MB, more than the 2 MB of most pages (hint: fewer runs)", path,
+                 (double)page.length / 1e6);
     int status = file_write(path, str_text(&page), page.length, err);
     str_release(&page);
     return status;

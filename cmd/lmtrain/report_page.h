@@ -12,8 +12,9 @@
 #define REPORT_PAGE_BYTES 2000000 /* at most */
 
 /*
- * Write the page. Long tables are thinned until it has no more than REPORT_PAGE_BYTES. Returns 0,
- * or -1: ERR_FAILED also where this lmtrain was built without Chart.js.
+ * Write the page. Tables, events and timelines are thinned until it has no more than
+ * REPORT_PAGE_BYTES; a warning if that is not enough. Returns 0, or -1: ERR_FAILED also where this
+ * lmtrain was built without Chart.js.
  */
 int report_page_write(const struct report *report, const char *path, struct arena *arena,
                       struct err *err);

@@ -11,7 +11,6 @@
 #include "program/passes.h"
 #include "run/run.h"
 
-#define N_SLICES_MAX 6000 /* of a page's lanes: some 150 KB */
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 
 /* ---- memory ---- */
@@ -132,11 +131,12 @@ static void add_names(cJSON *json)
         cJSON_AddItemToArray(ops, cJSON_CreateString(op_name((enum op_kind)i)));
 }
 
-static void add_lanes(const struct timeline *timeline, cJSON *json, struct arena *arena)
+static void add_lanes(const struct timeline *timeline, int n_slices, cJSON *json,
+                      struct arena *arena)
 {
     struct timeline_lanes lanes;
 
-    timeline_lanes_find(&lanes, timeline, N_SLICES_MAX, arena);
+    timeline_lanes_find(&lanes, timeline, n_slices, arena);
     cJSON *made = cJSON_AddObjectToObject(json, "timeline");
     cJSON_AddNumberToObject(made, "joined_ns", (double)lanes.joined_ns);
     add_names(made);
@@ -155,7 +155,8 @@ static void add_lanes(const struct timeline *timeline, cJSON *json, struct arena
     }
 }
 
-void report_plan_add(const struct report_timelines *timelines, cJSON *json, struct arena *arena)
+void report_plan_add(const struct report_timelines *timelines, int n_slices, cJSON *json,
+                     struct arena *arena)
 {
     const struct plan *plan = &timelines->plan;
     struct mesh mesh = job_mesh(plan->job);
@@ -168,5 +169,5 @@ void report_plan_add(const struct report_timelines *timelines, cJSON *json, stru
     if (!timeline.n)
         return;
     add_kinds(&timeline, json, arena);
-    add_lanes(&timeline, json, arena);
+    add_lanes(&timeline, n_slices, json, arena);
 }

@@ -10,8 +10,10 @@
 
 /*
  * Add "memory", the segments of each pipeline stage; where there is a cluster "predicted"; and
- * where there are timelines "kinds", the time of ops by kind, and "timeline", as lanes.
+ * where there are timelines "kinds", the time of ops by kind, and "timeline", as lanes of
+ * about n_slices slices.
  */
-void report_plan_add(const struct report_timelines *timelines, cJSON *json, struct arena *arena);
+void report_plan_add(const struct report_timelines *timelines, int n_slices, cJSON *json,
+                     struct arena *arena);
 
 #endif

@@ -192,7 +192,7 @@ static cJSON *run_json(const struct report_run *run, const struct run_json_optio
         cJSON_AddStringToObject(json, "plan_error", run->plan_error.text);
     if (!run->has_plan)
         return json;
-    report_plan_add(&run->times, json, arena);
+    report_plan_add(&run->times, options->n_slices, json, arena);
     if (run->summary.n_totals)
         cJSON_AddItemToObject(json, "trace", report_summary_json(&run->summary));
     return json;

@@ -78,11 +78,13 @@ cJSON *run_json_table(const struct run_table *table, const struct run_json_optio
 
 /* ---- the whole run ---- */
 
-static void add_events(cJSON *json, const struct run_log *log)
+static void add_events(cJSON *json, const struct run_log *log, int n_most)
 {
     cJSON *events = cJSON_AddArrayToObject(json, "events");
+    int first = n_most && log->n_events > n_most ? log->n_events - n_most : 0;
 
-    for (int i = 0; i < log->n_events; i++) {
+    cJSON_AddNumberToObject(json, "events_left_out", first);
+    for (int i = first; i < log->n_events; i++) {
         const struct run_event *event = &log->events[i];
         cJSON *item = cJSON_CreateObject();
 
@@ -177,7 +179,7 @@ void run_json_add_log(cJSON *json, const struct run_log *log,
         add_best(set, &log->evaluations[i]);
         cJSON_AddItemToArray(sets, set);
     }
-    add_events(json, log);
+    add_events(json, log, options->n_events);
     add_experts(json, log);
     add_exposed(json, log);
 }

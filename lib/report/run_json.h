@@ -17,6 +17,8 @@
 struct run_json_options {
     int n_points; /* rows of a table at most, by run_table_thin; 0: all */
     int n_digits; /* of numbers in columns, 1 to 17; 17: as they were written */
+    int n_events; /* the newest; 0: all */
+    int n_slices; /* of the timeline of a run, which the caller adds */
 };
 
 /* {"lines":…, "columns":{NAME:[…]}}; "set" as well, of a table with a name. */

@@ -43,7 +43,7 @@ with open(sys.argv[2] + "/metrics.jsonl", "w") as file:
         noise = (i * 7919 % 1009) / 1009
         step.update(step=i, tokens=256 * i, loss=99 if i == 77777 else 2 + 500 / (i + 100) + noise, grad_norm=noise * 3, tokens_per_s=1e4 + 100 * noise)
         file.write(json.dumps(step) + "\n")
-        if i % 500 == 0:
+        if i % 50 == 0:
             file.write(json.dumps({"step": i, "event": "spike", "text": "a long text " * 5, "time": 1.7e9 + i}) + "\n")
     file.write('{"step":100001,"lo')
 END
@@ -82,6 +82,7 @@ expect 'says what is missing' 0 'job.yaml' sed -n 's/.*"plan_error":"\([^"]*\)".
 expect 'no such folder' 3 'none is not a folder \(hint: RUN is what a job names as output\)' "$lmtrain" report "$dir/none"
 expect 'a folder of something else' 3 'has no metrics.jsonl \(hint: RUN is the folder' "$lmtrain" report "$dir/two/checkpoints"
 expect 'a page that cannot be written' 1 'nowhere/page.html' "$lmtrain" report "$dir/one" --to "$dir/nowhere/page.html"
+expect 'a page that is a folder' 2 "--to is $dir, a folder \(hint: --to $dir/report.html\)" "$lmtrain" report "$dir/one" --to "$dir"
 expect 'a timeline of two' 2 "--trace is of one run, and these are 2" "$lmtrain" report "$dir/one" "$dir/two" --trace "$dir/x.json"
 expect 'nothing' 2 'RUN' "$lmtrain" report
 finish

@@ -63,6 +63,7 @@ function addEvents(page) {
   const rows = runs.flatMap((run) => run.events.map((event) => ({ run, event })))
     .sort((a, b) => (a.event.time || 0) - (b.event.time || 0) || a.event.step - b.event.step);
   if (!rows.length) return;
+  const leftOut = runs.reduce((sum, run) => sum + (run.events_left_out || 0), 0);
   const body = element("tbody"), search = element("input", { type: "search", placeholder: "search events", "aria-label": "search events" });
   const fill = () => {
     const words = search.value.toLowerCase();
@@ -74,7 +75,7 @@ function addEvents(page) {
     }));
   };
   search.addEventListener("input", fill);
-  page.append(element("section", { id: "events" }, element("h2", {}, "Events", element("small", {}, rows.length > EVENT_ROWS ? `the last ${EVENT_ROWS} of ${rows.length}` : `${rows.length} in all`)),
+  page.append(element("section", { id: "events" }, element("h2", {}, "Events", element("small", {}, rows.length > EVENT_ROWS || leftOut ? `the last ${Math.min(rows.length, EVENT_ROWS)} of ${rows.length + leftOut}` : `${rows.length} in all`)),
     element("div", { class: "filter" }, search),
     element("div", { class: "scroll tall" }, element("table", {}, element("thead", {}, element("tr", {}, element("th", {}, "time"), runs.length > 1 ? element("th", { class: "left" }, "run") : null,
       element("th", {}, "step"), element("th", { class: "left" }, "event"), element("th", { class: "left" }, "what"))), body))));

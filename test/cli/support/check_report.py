@@ -72,7 +72,8 @@ def main():
         for table in run["evaluations"]:
             evaluations += check_rows(table, [line for line in of if "eval_loss" in line and line.get("eval_set", "") == table.get("set", "")],
                                       is_page, folder)
-        if [e["text"] for e in run["events"]] != [line["text"] for line in of if "event" in line]:
+        texts = [line["text"] for line in of if "event" in line][run["events_left_out"]:]
+        if [e["text"] for e in run["events"]] != texts or (run["events_left_out"] and not (is_page and texts)):
             sys.exit(f"{folder}: other events")
         events += len(run["events"])
         stages += len(run.get("memory", []))
