@@ -434,6 +434,19 @@ static void check_batch(struct job_reader *r)
                     micro, hint);
 }
 
+static void check_tracking(struct job_reader *r)
+{
+    const char *url = r->job->tracking.mlflow;
+
+    if (url && !str_starts_with(url, "http://") && !str_starts_with(url, "https://"))
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "tracking.mlflow"),
+            "tracking.mlflow is %.100s, not the URL of a tracking server (hint: "
+            "http://localhost:5000; `mlflow server --backend-store-uri %.100s` serves a "
+            "folder)",
+            url, url);
+}
+
 static void check_hang(struct job_reader *r)
 {
     const struct job *job = r->job;
@@ -500,6 +513,7 @@ void reader_check(struct job_reader *r)
     reader_check_optimizer(r);
     reader_check_groups(r);
     reader_check_eval(r);
+    check_tracking(r);
     check_hang(r);
     check_checkpoint(r);
     reader_check_memory(r);

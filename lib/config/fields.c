@@ -534,6 +534,16 @@ const struct field job_fields[] = {
       .help =
           "size at which a file of the run folder's log/ is rotated; three older ones are kept" },
 
+    { "tracking.mlflow", FIELD_TEXT, AT(tracking.mlflow), .initial = "",
+      .help = "URL of an MLflow tracking server, such as http://localhost:5000: the job's fields "
+              "become "
+              "parameters, logged steps and evaluations metrics. Sent beside training, tried again "
+              "while the server does not answer; login by MLFLOW_TRACKING_TOKEN, or "
+              "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" },
+    { "tracking.experiment", FIELD_TEXT, AT(tracking.experiment), .initial = "lmtrain",
+      .help = "name of the experiment there; it is created if need be" },
+    { "tracking.run_name", FIELD_TEXT, AT(tracking.run_name), .initial = "",
+      .help = "name of the run there; if left out, that of the output folder" },
     { "hooks.on_step", FIELD_TEXT, AT(hooks.on_step), .initial = "",
       .help =
           "shell command that rank 0 runs beside training for each logged step, with the step's "

@@ -378,6 +378,11 @@ struct job {
     } metrics;
 
     struct {
+        const char *mlflow;                /* URL of a tracking server; NULL: none */
+        const char *experiment, *run_name; /* there; run_name NULL: the output folder's name */
+    } tracking;
+
+    struct {
         const char *on_step, *on_eval, *on_save, *on_end; /* commands; NULL: none */
         double seconds;                                   /* of one */
     } hooks;
@@ -504,6 +509,14 @@ void job_print(const struct job *job, struct str *out);
  * absolute, in the arena: they are of `folder`.
  */
 void job_make_absolute(struct job *job, const char *folder, struct arena *arena);
+
+/* A field and its value, as job_print writes it, but a text without quotes. */
+struct job_value {
+    const char *key, *text;
+};
+
+/* All fields of a job; returns how many. */
+int job_list_values(const struct job *job, struct job_value **values, struct arena *arena);
 
 /* job_print with the paths absolute, of this process' folder: what a run stores of its job. */
 void job_print_absolute(const struct job *job, struct str *out);

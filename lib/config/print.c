@@ -48,6 +48,27 @@ void job_print(const struct job *job, struct str *out)
     }
 }
 
+int job_list_values(const struct job *job, struct job_value **values, struct arena *arena)
+{
+    struct str text = { 0 };
+    int n = 0;
+
+    *values = arena_array(arena, struct job_value, n_job_fields);
+    for (int i = 0; i < n_job_fields; i++) {
+        if (layout_is_unset(job, job_fields[i].key))
+            continue;
+        str_clear(&text);
+        field_print(&job_fields[i], job, &text);
+        bool is_quoted =
+            text.length > 1 && text.data[0] == '"' && text.data[text.length - 1] == '"';
+        (*values)[n++] =
+            (struct job_value){ job_fields[i].key, arena_strndup(arena, str_text(&text) + is_quoted,
+                                                                 text.length - 2 * is_quoted) };
+    }
+    str_release(&text);
+    return n;
+}
+
 void job_print_model(const struct job *job, struct str *out)
 {
     const char *previous = "";

@@ -24,6 +24,12 @@
 /* Of lines that wait for a disk: some ten thousand steps. */
 #define WAITING_BYTES ((size_t)4 << 20)
 
+/* What a step has for TensorBoard. */
+struct scalars {
+    int n;
+    struct events_scalar scalars[32];
+};
+
 struct metrics {
     int fd;
     const char *path;
@@ -32,6 +38,8 @@ struct metrics {
     struct str line;    /* kept for its memory */
     struct str waiting; /* lines that a full disk did not take */
     struct metrics_history history;
+    struct scalars scalars; /* of the last line */
+    struct str tags[2];     /* of an evaluation's */
 };
 
 /* A double by a printf format, with a point whatever the locale says. */
@@ -288,12 +296,6 @@ struct metrics_history metrics_history(const struct metrics *metrics)
     return metrics->history;
 }
 
-/* What a step has for TensorBoard. */
-struct scalars {
-    int n;
-    struct events_scalar scalars[32];
-};
-
 static void add_scalar(struct scalars *to, const char *tag, double value)
 {
     assert(to->n < (int)(sizeof to->scalars / sizeof *to->scalars));
@@ -378,21 +380,22 @@ static void add_exposed(struct str *line, const struct metrics_exposed *exposed,
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
-    struct scalars scalars = { 0 };
+    struct scalars *scalars = &metrics->scalars;
     bool has_experts = step->balance != 0;
 
-    add_scalar(&scalars, "train/loss", step->loss);
+    scalars->n = 0;
+    add_scalar(scalars, "train/loss", step->loss);
     if (isfinite(step->loss_mean))
-        add_scalar(&scalars, "train/loss_mean", step->loss_mean);
-    add_scalar(&scalars, "train/grad_norm", step->grad_norm);
-    add_scalar(&scalars, "train/lr", step->lr);
-    add_scalar(&scalars, "train/tokens", (double)step->tokens);
-    add_scalar(&scalars, "train/skipped", (double)step->skipped);
-    add_scalar(&scalars, "speed/tokens_per_s", step->tokens_per_s);
-    add_scalar(&scalars, "speed/step_s", step->step_s);
-    add_scalar(&scalars, "speed/mfu", step->mfu);
-    add_scalar(&scalars, "speed/elapsed_s", step->elapsed_s);
-    add_scalar(&scalars, "memory/bytes", (double)step->memory_bytes);
+        add_scalar(scalars, "train/loss_mean", step->loss_mean);
+    add_scalar(scalars, "train/grad_norm", step->grad_norm);
+    add_scalar(scalars, "train/lr", step->lr);
+    add_scalar(scalars, "train/tokens", (double)step->tokens);
+    add_scalar(scalars, "train/skipped", (double)step->skipped);
+    add_scalar(scalars, "speed/tokens_per_s", step->tokens_per_s);
+    add_scalar(scalars, "speed/step_s", step->step_s);
+    add_scalar(scalars, "speed/mfu", step->mfu);
+    add_scalar(scalars, "speed/elapsed_s", step->elapsed_s);
+    add_scalar(scalars, "memory/bytes", (double)step->memory_bytes);
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);
     add_double(line, "loss_mean", step->loss_mean);
@@ -412,43 +415,42 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
     if (step->loss_scale > 0) {
         add_double(line, "loss_scale", step->loss_scale);
-        add_scalar(&scalars, "train/loss_scale", step->loss_scale);
+        add_scalar(scalars, "train/loss_scale", step->loss_scale);
     }
     if (step->z_loss != 0) {
         add_double(line, "z_loss", step->z_loss);
-        add_scalar(&scalars, "train/z_loss", step->z_loss);
+        add_scalar(scalars, "train/z_loss", step->z_loss);
     }
     if (step->is_compressed) {
         add_double(line, "compress_error", step->compress_error);
-        add_scalar(&scalars, "train/compress_error", step->compress_error);
+        add_scalar(scalars, "train/compress_error", step->compress_error);
     }
     if (has_experts) {
         add_double(line, "balance", step->balance);
         add_double(line, "most_used", step->most_used);
         add_double(line, "least_used", step->least_used);
         add_int(line, "reruns", step->reruns);
-        add_scalar(&scalars, "experts/reruns", (double)step->reruns);
+        add_scalar(scalars, "experts/reruns", (double)step->reruns);
         add_expert_layers(line, &step->experts);
-        add_scalar(&scalars, "experts/balance", step->balance);
-        add_scalar(&scalars, "experts/most_used", step->most_used);
-        add_scalar(&scalars, "experts/least_used", step->least_used);
+        add_scalar(scalars, "experts/balance", step->balance);
+        add_scalar(scalars, "experts/most_used", step->most_used);
+        add_scalar(scalars, "experts/least_used", step->least_used);
     }
     if (step->dropped)
-        add_scalar(&scalars, "experts/dropped", add_dropped(line, step));
+        add_scalar(scalars, "experts/dropped", add_dropped(line, step));
     if (step->exposed)
-        add_exposed(line, step->exposed, &scalars);
+        add_exposed(line, step->exposed, scalars);
     if (step->gpu)
-        add_gpu(line, step->gpu, &scalars);
+        add_gpu(line, step->gpu, scalars);
     if (end_line(metrics, err) < 0)
         return -1;
-    return events_scalars(metrics->events, step->step, scalars.scalars, scalars.n, err);
+    return events_scalars(metrics->events, step->step, scalars->scalars, scalars->n, err);
 }
 
 int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, struct err *err)
 {
     struct str *line = begin_line(metrics, e->step);
     bool has_name = e->set && *e->set;
-    struct str loss = { 0 }, perplexity = { 0 };
 
     add_double(line, "eval_loss", e->loss);
     add_hex(line, "eval_loss_hex", e->loss);
@@ -457,16 +459,17 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, st
     if (has_name)
         add_text(line, "eval_set", e->set);
     add_times(line, e->elapsed_s);
-    str_printf(&loss, "eval/%s%sloss", has_name ? e->set : "", has_name ? "/" : "");
-    str_printf(&perplexity, "eval/%s%sperplexity", has_name ? e->set : "", has_name ? "/" : "");
-    const struct events_scalar scalars[] = { { str_text(&loss), e->loss },
-                                             { str_text(&perplexity), exp(e->loss) } };
-    int status = end_line(metrics, err);
-    if (!status)
-        status = events_scalars(metrics->events, e->step, scalars, 2, err);
-    str_release(&loss);
-    str_release(&perplexity);
-    return status;
+    for (int i = 0; i < 2; i++) {
+        str_clear(&metrics->tags[i]);
+        str_printf(&metrics->tags[i], "eval/%s%s%s", has_name ? e->set : "", has_name ? "/" : "",
+                   i ? "perplexity" : "loss");
+    }
+    metrics->scalars.n = 0;
+    add_scalar(&metrics->scalars, str_text(&metrics->tags[0]), e->loss);
+    add_scalar(&metrics->scalars, str_text(&metrics->tags[1]), exp(e->loss));
+    if (end_line(metrics, err) < 0)
+        return -1;
+    return events_scalars(metrics->events, e->step, metrics->scalars.scalars, 2, err);
 }
 
 static void add_event(struct str *line, const char *event, const char *text, int64_t at)
@@ -481,6 +484,12 @@ int metrics_event(struct metrics *metrics, int64_t step, const char *event, cons
 {
     add_event(begin_line(metrics, step), event, text, (int64_t)time(NULL));
     return end_line(metrics, err);
+}
+
+const struct events_scalar *metrics_scalars(const struct metrics *metrics, int *n)
+{
+    *n = metrics->scalars.n;
+    return metrics->scalars.scalars;
 }
 
 const char *metrics_line(const struct metrics *metrics)
@@ -520,6 +529,8 @@ void metrics_close(struct metrics *metrics)
     if (metrics->fd >= 0)
         close(metrics->fd);
     str_release(&metrics->line);
+    for (int i = 0; i < 2; i++)
+        str_release(&metrics->tags[i]);
     str_release(&metrics->waiting);
     arena_release(&metrics->arena);
     free(metrics);

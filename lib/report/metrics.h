@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "report/events.h"
 
 /* How rank 0's GPU was lately (within seconds); numbers are -1 where it does not say. */
 struct metrics_gpu {
@@ -122,6 +123,10 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evalu
  * in seconds of Unix time. */
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err);
+
+/* The scalars of the last line of a step or an evaluation, as TensorBoard got them; until the next
+ * line. */
+const struct events_scalar *metrics_scalars(const struct metrics *metrics, int *n);
 
 /* The last line that was made, with its end, even if the disk did not take it; until the next. */
 const char *metrics_line(const struct metrics *metrics);

@@ -525,6 +525,8 @@ static int begin(struct pretrain *p, struct err *err)
         status = pretrain_upload_open(p, err);
     if (!status)
         status = pretrain_hooks_open(p, err);
+    if (!status)
+        status = pretrain_tracking_open(p, err);
     if (!status && p->is_first)
         status = algo_cache_keep(p->job, engine->kernels, err);
     if (!status) {
@@ -567,6 +569,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     if (status < 0)
         pretrain_report_gpu_loss(&p, err);
     pretrain_hooks_close(&p, status < 0 ? err : NULL);
+    pretrain_tracking_close(&p, status < 0 ? err : NULL);
     pretrain_status_close(&p, status < 0 ? err : NULL);
     pretrain_monitor_close(&p);
     gpu_watch_close(p.gpu);

@@ -73,6 +73,7 @@ struct pretrain {
     struct upload *upload;            /* rank 0's; NULL: the job has none */
     bool upload_is_last;              /* the run is done: nothing but uploads is left */
     bool upload_is_owed;              /* of whole_step, after its evaluation */
+    struct mlflow *mlflow;            /* rank 0's; NULL: the job has none */
     struct hooks *hooks;              /* rank 0's; NULL: the job has none */
     struct run_status_writer *status; /* rank 0's; NULL: none */
     struct gpu_watch *gpu;            /* rank 0's; NULL: it has none */
@@ -235,6 +236,11 @@ int pretrain_hooks_open(struct pretrain *pretrain, struct err *err);
 void pretrain_hooks_line(struct pretrain *pretrain, enum hook_kind kind);
 void pretrain_hooks_saved(struct pretrain *pretrain, const char *folder);
 void pretrain_hooks_close(struct pretrain *pretrain, const struct err *why);
+
+/* pretrain_tracking.c, on rank 0. line, close: as of hooks. */
+int pretrain_tracking_open(struct pretrain *pretrain, struct err *err);
+void pretrain_tracking_line(struct pretrain *pretrain);
+void pretrain_tracking_close(struct pretrain *pretrain, const struct err *why);
 
 /*
  * Replicas that differ are the end of this attempt, known to all ranks. Between steps; under zero 1

@@ -283,6 +283,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
     arena_release(&scratch);
     pretrain_hooks_line(p, HOOK_STEP);
+    pretrain_tracking_line(p);
 }
 
 void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int64_t tokens)
@@ -298,6 +299,7 @@ void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int6
         return;
     forgive(p, metrics_eval(p->metrics, &evaluation, &err), &err);
     pretrain_hooks_line(p, HOOK_EVAL);
+    pretrain_tracking_line(p);
 }
 
 void pretrain_report_event_at(struct pretrain *p, int64_t step, const char *event, const char *text)
