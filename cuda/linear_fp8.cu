@@ -127,6 +127,43 @@ static __global__ void __launch_bounds__(SIDE) round_kernel(rounding r)
         write_line<IS_TRANSPOSED>(x, scale, r.codes + line * r.k + k);
 }
 
+/* Codes that are there: as the library wants them. */
+template <bool IS_TRANSPOSED>
+static __device__ __forceinline__ uint32_t codes_of(const uint8_t (*x)[SIDE + 4], int at)
+{
+    uint32_t word = 0;
+
+    for (int i = 0; i < 4; i++)
+        word |= (uint32_t)(IS_TRANSPOSED ? x[at + i][threadIdx.x] : x[threadIdx.x][at + i])
+                << 8 * i;
+    return word;
+}
+
+template <bool IS_TRANSPOSED, rounding_way WAY>
+static __global__ void __launch_bounds__(SIDE)
+    place_kernel(rounding r, const uint8_t *given, const float *most)
+{
+    __shared__ uint8_t x[SIDE][SIDE + 4];
+    rounding_tile t = tile_of(r);
+    int64_t first = IS_TRANSPOSED ? t.col : t.row, k = IS_TRANSPOSED ? t.row : t.col;
+    int64_t line = first + threadIdx.x, col = t.col + threadIdx.x, n_blocks = r.k / SIDE;
+
+    for (int row = 0; row < SIDE; row++)
+        x[row][threadIdx.x] =
+            t.row + row < r.rows && col < r.cols ? given[(t.row + row) * r.stride + col] : 0;
+    __syncthreads();
+    if (WAY == ROUND_SQUARE && threadIdx.x == 0)
+        r.scales[first / SIDE * ((n_blocks + 3) / 4 * 4) + k / SIDE] =
+            e4m3_scale(__float_as_uint(most[blockIdx.x]));
+    if (WAY == ROUND_BY_ONE && threadIdx.x == 0 && blockIdx.x == 0)
+        *r.scales = e4m3_scale(__float_as_uint(*most));
+    for (int at = 0; at < SIDE && line < r.lines; at += 16)
+        *(uint4 *)(r.codes + line * r.k + k + at) = { codes_of<IS_TRANSPOSED>(x, at),
+                                                      codes_of<IS_TRANSPOSED>(x, at + 4),
+                                                      codes_of<IS_TRANSPOSED>(x, at + 8),
+                                                      codes_of<IS_TRANSPOSED>(x, at + 12) };
+}
+
 static __global__ void __launch_bounds__(SIDE) measure_kernel(rounding r)
 {
     __shared__ uint16_t x[SIDE][STRIDE];
@@ -200,13 +237,32 @@ static void find_one_scale(struct kernels *kernels, const struct kernel_call *ca
 }
 
 template <bool IS_TRANSPOSED>
+static void place_codes(struct kernels *kernels, const struct kernel_call *call, int input,
+                        const rounding &r)
+{
+    const struct tensor *x = &call->op.in[input];
+    const float *most = (const float *)call->op.in[ops_fp8_most(call->op.kind, input)].data;
+    const uint8_t *codes = (const uint8_t *)x->data;
+    struct cuda_shape shape = cuda_shape_of(n_tiles(x), SIDE);
+
+    if (call->op.attributes.fp8 == FP8_TENSOR)
+        cuda_launch(kernels, call, shape, place_kernel<IS_TRANSPOSED, ROUND_BY_ONE>, r, codes,
+                    most);
+    else
+        cuda_launch(kernels, call, shape, place_kernel<IS_TRANSPOSED, ROUND_SQUARE>, r, codes,
+                    most);
+}
+
+template <bool IS_TRANSPOSED>
 static void round_lines(struct kernels *kernels, const struct kernel_call *call, int input,
                         const rounding &r)
 {
     const struct tensor *x = &call->op.in[input];
     struct cuda_shape shape = cuda_shape_of(n_tiles(x), SIDE);
 
-    if (call->op.attributes.fp8 == FP8_TENSOR) {
+    if (x->dtype == DTYPE_U8) {
+        place_codes<IS_TRANSPOSED>(kernels, call, input, r);
+    } else if (call->op.attributes.fp8 == FP8_TENSOR) {
         find_one_scale(kernels, call, input, r);
         cuda_launch(kernels, call, shape, round_kernel<IS_TRANSPOSED, ROUND_BY_ONE>, r);
     } else if (gpu_fp8_operand_of(&call->op, input).is_square) {

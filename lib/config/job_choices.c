@@ -40,6 +40,9 @@ const struct choice codec_choices[] = { { "none", CODEC_NONE },         { "int8"
 const struct choice fp8_choices[] = {
     { "none", FP8_NONE }, { "blockwise", FP8_BLOCKWISE }, { "tensor", FP8_TENSOR }, { 0 }
 };
+const struct choice fp8_weights_choices[] = { { "step", FP8_WEIGHTS_STEP },
+                                              { "product", FP8_WEIGHTS_PRODUCT },
+                                              { 0 } };
 const struct choice fp8_dw_choices[] = { { "fp8", FP8_DW_FP8 }, { "bf16", FP8_DW_BF16 }, { 0 } };
 const struct choice moe_drop_choices[] = { { "position", MOE_DROP_POSITION },
                                            { "probability", MOE_DROP_PROBABILITY },

@@ -265,6 +265,9 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
         return linear_fp8(op);
     case OP_FP8_AMAX:
         return fp8_amax(op);
+    case OP_FP8_WEIGHT_AMAX: /* of each norm block */
+        return (size_t)ceil_div(tensor_elements(&op->in[OPS_FIRST]), OPS_NORM_BLOCK) *
+               sizeof(uint32_t);
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return head(op);

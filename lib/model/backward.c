@@ -171,7 +171,7 @@ static void overlap_chunk(struct compiling *c, int chunk)
 static void scale_chunk(struct compiling *c, int chunk)
 {
     if (c->options->fp8.recipe == FP8_TENSOR)
-        fp8_scales(c->program, &c->functions[chunk]);
+        fp8_scales(c->program, &c->functions[chunk], c->options->fp8.by_product);
 }
 
 static void send_gradient(struct compiling *c, int chunk)

@@ -176,6 +176,12 @@ static void evaluate(struct compiling *c)
     compile_evaluation(c);
 }
 
+static void round_weights(struct compiling *c)
+{
+    if (c->options->fp8.recipe != FP8_NONE && !c->options->fp8.by_product)
+        fp8_weights(c->program, c->gather);
+}
+
 static void zero3(struct compiling *c)
 {
     if (c->has_zero3)
@@ -212,8 +218,8 @@ static const struct pass {
     void (*run)(struct compiling *c);
 } train_passes[] = {
     { "shard_gradients", shard }, { "gather", gather },     { "update", update },
-    { "schedule", schedule },     { "evaluate", evaluate }, { "zero3", zero3 },
-    { "offload", offload_values },
+    { "schedule", schedule },     { "evaluate", evaluate }, { "fp8_weights", round_weights },
+    { "zero3", zero3 },           { "offload", offload_values },
 },
   last_passes[] = {
       { "in_place", in_place },

@@ -40,6 +40,12 @@ int emit_linear(const struct emitter *e, enum module_id module, int x, int bias)
     int weight = weight_of(e, module);
     const struct value *w = &e->b->program->values[weight];
     bool in_fp8 = is_fp8(e, w);
+
+    if (in_fp8 && !e->b->fp8.by_product)
+        e->b->program
+            ->parameters[model_parameter(e->b,
+                                         parameters_id(e->b->spec, module, PART_WEIGHT, e->layer))]
+            .in_fp8 = 1;
     int y = value(e, x, w->rows, e->b->dtype);
 
     emit(e, (struct op){ .kind = in_fp8 ? OP_LINEAR_FP8 : OP_LINEAR,

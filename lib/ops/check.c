@@ -253,6 +253,9 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
     case TYPE_ACT_OR_F32:
         wanted = dtype == DTYPE_F32 || (int)dtype == s->act ? NULL : "fp32 or its input's dtype";
         break;
+    case TYPE_ACT_OR_U8:
+        wanted = dtype == DTYPE_U8 || (int)dtype == s->act ? NULL : "u8 or its input's dtype";
+        break;
     case TYPE_ANY:
         wanted = s->act == UNBOUND || (int)dtype == s->act ? NULL : dtype_name((enum dtype)s->act);
         s->act = (int)dtype;

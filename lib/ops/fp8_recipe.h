@@ -25,6 +25,8 @@
 #ifndef OPS_FP8_RECIPE_H
 #define OPS_FP8_RECIPE_H
 
+#include <stdint.h>
+
 enum fp8_recipe { FP8_NONE, FP8_BLOCKWISE, FP8_TENSOR };
 
 #define OPS_FP8_BLOCK 128
@@ -32,11 +34,29 @@ enum fp8_recipe { FP8_NONE, FP8_BLOCKWISE, FP8_TENSOR };
 /* Rows and columns of a weight are multiples of it: libraries want that. */
 #define OPS_FP8_MULTIPLE 16
 
+/*
+ * A matrix in flat memory: where its first element is, its shape, and its first block among all
+ * matrices'. A row of an operand (ops.h, fp8_weight_amax), in ascending order of blocks; its first
+ * element is at a block of the gradient norm.
+ */
+struct ops_fp8_matrix {
+    int64_t first, rows, cols, first_block;
+};
+#define OPS_FP8_MATRIX_COLS 4
+
+/* Blocks of 128 x 128 of a matrix. */
+static inline int64_t ops_fp8_blocks(int64_t rows, int64_t cols)
+{
+    return ((rows + OPS_FP8_BLOCK - 1) / OPS_FP8_BLOCK) *
+           ((cols + OPS_FP8_BLOCK - 1) / OPS_FP8_BLOCK);
+}
+
 /* What a job chooses. */
 struct fp8_choice {
     enum fp8_recipe recipe;
     int edge_layers; /* so many layers at either end of the model are left as they are */
     int wide_dw;     /* gradients of weights are products of bf16 */
+    int by_product;  /* each product rounds its weight, not the step (program/fp8_weights.c) */
 };
 
 #endif

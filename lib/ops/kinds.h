@@ -20,6 +20,8 @@ enum op_kind {
     OP_LINEAR_DX_FP8,
     OP_LINEAR_DW_FP8,
     OP_FP8_AMAX,
+    OP_FP8_WEIGHT_AMAX,
+    OP_FP8_WEIGHT_CODES,
     OP_HEAD_NORM,
     OP_HEAD_NORM_GRAD,
     OP_ROPE,

@@ -68,6 +68,7 @@ enum operand_type {
     TYPE_FLOAT,      /* fp32, bf16 or fp16, whatever the others are */
     TYPE_STREAM,     /* residual stream and its gradient: fp32, or bf16 beside bf16, all alike */
     TYPE_KEPT,       /* accumulators and states: fp32 or bf16 */
+    TYPE_ACT_OR_U8,  /* the op's act, or codes of it */
     TYPE_STATE,      /* of an optimizer: as its kind checks it */
     TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
     TYPE_ANY,        /* any, alike on both sides */

@@ -33,6 +33,11 @@ enum linear_fp8_in { LINEAR_FP8_X_MOST = LINEAR_B + 1, LINEAR_FP8_W_MOST };
 enum linear_grad_fp8_in { LINEAR_GRAD_FP8_0_MOST = 2, LINEAR_GRAD_FP8_1_MOST };
 enum fp8_amax_in { FP8_AMAX_X };
 enum fp8_amax_out { FP8_AMAX_MOST };
+enum fp8_weight_amax_in { FP8_WEIGHT_AMAX_X, FP8_WEIGHT_AMAX_MATRICES, FP8_WEIGHT_AMAX_BEGIN };
+enum fp8_weight_amax_out { FP8_WEIGHT_AMAX_MOST };
+enum fp8_weight_codes_in { FP8_WEIGHT_CODES_X, FP8_WEIGHT_CODES_MOST, FP8_WEIGHT_CODES_MATRICES,
+    FP8_WEIGHT_CODES_BEGIN };
+enum fp8_weight_codes_out { FP8_WEIGHT_CODES_CODES, FP8_WEIGHT_CODES_JOINED };
 enum linear_dx_in { LINEAR_DX_DY, LINEAR_DX_W };
 enum linear_dx_out { LINEAR_DX_DX };
 enum linear_dw_in { LINEAR_DW_DY, LINEAR_DW_X };

@@ -43,19 +43,28 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   linear_fp8          x[T x k] bf16, w[n x k] bf16, b?[1 x n] fp32, x_most?[P x 1] fp32,
- *                       w_most?[P' x 1] fp32 -> y[T x n] bf16
+ *   linear_fp8          x[T x k] bf16, w[n x k] bf16 or u8, b?[1 x n] fp32, x_most?[P x 1] fp32,
+ *                       w_most?[P' x 1] or [1 x B] fp32 -> y[T x n] bf16
  *                         y = x w' + b, both operands rounded to e4m3 (fp8_recipe.h says how).
  *                         x_most, w_most: with one scale of an operand, the largest |x| of each of
  *                         the P parts of the tensor of which the operand is one (fp8_amax); absent:
- *                         the operand is all of it
- *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16, dy_most?, w_most? -> dx[T x k] bf16
+ *                         the operand is all of it. w of u8: codes; w_most is then the largest |x|
+ *                         of each of its B blocks, row by row (fp8_weight_codes)
+ *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16 or u8, dy_most?, w_most? -> dx[T x k] bf16
  *                         likewise; blocks of w are those of the forward
  *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16, dy_most?, x_most?
  *                       -> dw[n x k] +=, db?[1 x n] +=
  *                         likewise, with blocks along tokens; db is linear_dw's
  *   fp8_amax            x[T x d] bf16 -> most[1 x 1] fp32
  *                         most = max |x|, where a NaN is more than infinity, and that than all else
+ *   fp8_weight_amax     x[R x D] bf16, matrices[m x 4] i64, begin?[1 x 1] i64 -> most[1 x B] fp32
+ *                         x is flat, and its first element is element `begin` (0) of a flat memory in
+ *                         which the m matrices lie, a struct ops_fp8_matrix each: most is, of each
+ *                         block of each matrix, the largest |x| of those elements that x has, or 0
+ *   fp8_weight_codes    x[R x D] bf16, most[P x B] fp32, matrices[m x 4] i64, begin?
+ *                       -> codes[R x D] u8, joined[1 x B] fp32
+ *                         joined: of each block the largest of P parts'; codes of x's elements by it
+ *                         (fp8_recipe.h), 0 where there is no matrix
  *   rope                x[T x n e] act, position[T x 1] i32, table[P x e] fp32
  *                       -> |out[T x n e] act
  *                         rotates each of n heads (q's, k's, or both side by side), halves (i, i +

@@ -338,7 +338,7 @@ static bool come_alone(enum op_kind kind)
 /* Whether the operand's largest element is found by the product, not an operand. */
 static bool is_measured(const struct op_shape *op, int operand)
 {
-    return op->attributes.fp8 == FP8_TENSOR &&
+    return op->attributes.fp8 == FP8_TENSOR && op->in[operand].dtype != DTYPE_U8 &&
            !tensor_given(&op->in[ops_fp8_most(op->kind, operand)]);
 }
 
@@ -349,7 +349,9 @@ static double rounding_ns(const struct prices *prices, const struct op_shape *op
     double n_bytes = 0;
 
     for (int i = 0; i < OPS_FP8_OPERANDS; i++)
-        n_bytes += (double)tensor_elements(&op->in[i]) * (is_measured(op, i) ? 6 : 4);
+        n_bytes += (double)tensor_elements(&op->in[i]) * (op->in[i].dtype == DTYPE_U8 ? 3
+                                                          : is_measured(op, i)        ? 6
+                                                                                      : 4);
     return price_memory_ns(prices, n_bytes, MEMORY_REACH);
 }
 
@@ -384,7 +386,9 @@ struct formula price_products(const struct prices *prices, const struct op_shape
     if (in_fp8) {
         formula.ns += rounding_ns(prices, op);
         for (int i = 0; i < OPS_FP8_OPERANDS; i++)
-            n_kernels += op->attributes.fp8 != FP8_TENSOR ? 1 : is_measured(op, i) ? 3 : 2;
+            n_kernels += op->attributes.fp8 != FP8_TENSOR || op->in[i].dtype == DTYPE_U8 ? 1
+                         : is_measured(op, i)                                            ? 3
+                                                                                         : 2;
     }
     formula.n_kernels = n_kernels;
     return formula;

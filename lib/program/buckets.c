@@ -161,6 +161,15 @@ static bool have_other_optimizers(const struct sharding *s, const struct bucket_
            !list[a->parameter].matrices.n_pieces != !list[b->parameter].matrices.n_pieces;
 }
 
+/* Of some, codes are gathered (fp8_weights.c). */
+static bool are_read_as_others(const struct sharding *s, const struct bucket_member *a,
+                               const struct bucket_member *b)
+{
+    const struct parameter *list = s->program->parameters;
+
+    return s->together && list[a->parameter].in_fp8 != list[b->parameter].in_fp8;
+}
+
 static enum dtype accumulator_dtype(const struct program *p, const struct bucket_member *m)
 {
     return p->values[buckets_accumulator(p, m, 0)].dtype;
@@ -187,7 +196,7 @@ static bool may_share(const struct sharding *s, const struct bucket_member *a,
     if (program_shard_axis(p, a->parameter) != program_shard_axis(p, b->parameter) ||
         !lie_alike(p, buckets_accumulator(p, a, 0), buckets_accumulator(p, b, 0)))
         return false;
-    if (read_apart(s, a, b) || have_other_optimizers(s, a, b))
+    if (read_apart(s, a, b) || have_other_optimizers(s, a, b) || are_read_as_others(s, a, b))
         return false;
     /* Gradients that two stages exchange must have the same layout on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)

@@ -20,7 +20,7 @@
 
 struct scale_join {
     struct program *program;
-    int n_values;
+    bool has_weights;
     int *n_readers; /* by value: operands of products that it is */
     int *most;      /* by value: what products read; 0: nothing yet */
 };
@@ -99,7 +99,8 @@ static void scale_function(struct scale_join *s, int function)
              k++) {
             int x = p->functions[function].ops[i].in[k];
 
-            if (s->n_readers[x] < 2 && !is_part(p, x))
+            if ((s->n_readers[x] < 2 && !is_part(p, x)) ||
+                (!s->has_weights && p->values[x].role == ROLE_WEIGHT))
                 continue;
             if (!s->most[x])
                 i += emit_most(s, function, i, x);
@@ -108,9 +109,9 @@ static void scale_function(struct scale_join *s, int function)
         }
 }
 
-void fp8_scales(struct program *program, const struct chunk_functions *chunk)
+void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights)
 {
-    struct scale_join s = { .program = program, .n_values = program->n_values };
+    struct scale_join s = { .program = program, .has_weights = has_weights };
     const int functions[] = { chunk->forward, chunk->backward, chunk->weight };
     int n = chunk->weight == chunk->backward ? 2 : 3;
 

@@ -80,8 +80,10 @@ struct bucket {
      * before they are encoded, and then what is lost of them. 0: none. */
     int errors[TENSOR_MAX_USES], left[TENSOR_MAX_USES];
     struct bucket_factors factors[TENSOR_MAX_USES];
-    int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
-    int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
+    int weights;      /* whole: as the forward reads them; 0 where no cell holds that */
+    int weight_shard; /* the rank's own part of weights, or (zero 3) its shard */
+    int codes; /* the bucket of the weights' codes, which has neither uses nor parameters of its
+                * own (fp8_weights.c); 0: there is none */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
     int low; /* a shard, of masters whose upper words are weight_shard (base/halves.h); 0: none */
     int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
@@ -106,7 +108,9 @@ struct parameter {
                                              the weight itself (fp32, or bf16 states); the last
                                              three are 0 where a bucket has the states. Under zero
                                              3 weight has no memory (zero3.c) */
-    int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
+    int codes;  /* what products of fp8 read in the place of weight; 0: they read that */
+    int in_fp8; /* its readers in training are such products */
+    int low;    /* lower words of the master, whose upper ones are the weight; 0: there are none */
     int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
     int ema;              /* moving average of the master; 0: there is none, or a bucket has it */
     int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */

@@ -281,10 +281,18 @@ void compress_rows(struct program *program, const struct chunk_functions *chunk,
 /*
  * fp8_scales.c: of a chunk's products of fp8 with one scale of an operand, those whose operands are
  * parts of tensors, or are read by several: the largest elements of all parts are found ahead of
- * the first reader, and are operands of all. Behind overlap_collectives; no bit changes where ranks
- * do not divide tensors.
+ * the first reader, and are operands of all; of weights only if has_weights. Behind
+ * overlap_collectives; no bit changes where ranks do not divide tensors.
  */
-void fp8_scales(struct program *program, const struct chunk_functions *chunk);
+void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights);
+
+/*
+ * fp8_weights.c: a function ahead of a step's micro-batches rounds the weights of products of fp8,
+ * and these read the codes; where weights are sharded codes are gathered in their place. No bit
+ * changes. gather: the function that gathers weights once a step, in whose place it then runs; -1:
+ * there is none. After all entries are there, before zero3_gather_weights.
+ */
+void fp8_weights(struct program *program, int gather);
 
 /*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank

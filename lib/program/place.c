@@ -189,6 +189,7 @@ static enum segment segment_of_cell(const struct value *v)
         return v->space == SPACE_HOST ? SEGMENT_HOST_CELLS : SEGMENT_FILE_CELLS;
     switch (v->role) {
     case ROLE_WEIGHT:
+    case ROLE_CODES:
         return SEGMENT_WEIGHTS;
     case ROLE_MASTER:
     case ROLE_MOMENT1:

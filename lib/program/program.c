@@ -506,7 +506,7 @@ const char *role_name(enum cell_role role)
     static const char *const names[N_ROLES] = { "value",    "weight", "master",   "moment 1",
                                                 "moment 2", "scale",  "average",  "gradient",
                                                 "input",    "scalar", "constant", "cache",
-                                                "home",     "error",  "pages" };
+                                                "home",     "error",  "codes",    "pages" };
 
     return names[role];
 }

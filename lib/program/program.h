@@ -86,6 +86,7 @@ enum cell_role {
     ROLE_HOME,     /* where a cell's bytes are while it is away */
     ROLE_ERROR,    /* what codecs have lost of a bucket's gradients: added to the next ones; what
                       else they keep from step to step */
+    ROLE_CODES,    /* weights rounded for products, by each step (fp8_weights.c) */
     ROLE_PAGES,    /* the pool of pages, and the list of those that are free (pages.c) */
     N_ROLES
 };

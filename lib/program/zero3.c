@@ -41,12 +41,15 @@
  * between. */
 #define MAX_LAYER_CHANGES 2
 
-/* The sharded bucket of which the value is a weight, or -1. */
+/* The sharded bucket of which the value is a weight, or codes of one; or -1. */
 static int bucket_of(const struct zero3 *h, int value)
 {
     int parameter = value < h->n_values ? h->parameter_of[value] - 1 : -1;
 
-    return parameter < 0 ? -1 : h->program->parameters[parameter].bucket;
+    if (parameter < 0)
+        return -1;
+    const struct parameter *q = &h->program->parameters[parameter];
+    return value == q->codes ? h->program->buckets[q->bucket].codes : q->bucket;
 }
 
 static struct zero3 open_zero3(struct program *p)
@@ -55,7 +58,9 @@ static struct zero3 open_zero3(struct program *p)
 
     for (int i = 0; i < p->n_parameters; i++)
         if (p->parameters[i].bucket >= 0 && program_n_shards(p, p->parameters[i].bucket) > 1)
-            h.parameter_of[p->parameters[i].weight] = 1 + i;
+            h.parameter_of[p->parameters[i].weight] = h.parameter_of[p->parameters[i].codes] =
+                1 + i;
+    h.parameter_of[0] = 0;
     return h;
 }
 
@@ -96,7 +101,7 @@ static int go_together(const struct program *p, const struct frozen *a, const st
     const struct value *v = &p->values[x->weight], *w = &p->values[y->weight];
 
     if (a->chunk != b->chunk || kind == ZERO3_GATHER_OP || x->n_dims != y->n_dims ||
-        v->dtype != w->dtype)
+        v->dtype != w->dtype || x->in_fp8 != y->in_fp8)
         return 0;
     for (int axis = 0; axis < N_AXES; axis++)
         if (spread_flat(v->spread[axis]) != spread_flat(w->spread[axis]))
@@ -174,17 +179,34 @@ void zero3_shard_weights(struct program *p)
     }
 }
 
-/* The view of a parameter in its gathered bucket. */
-static int weight_in(const struct zero3 *h, int gathered, int parameter)
+/* The view of a parameter in its gathered bucket, in the place of the value. */
+static int weight_in(const struct zero3 *h, int gathered, int value)
 {
     struct program *p = h->program;
-    const struct parameter *q = &p->parameters[parameter];
+    const struct parameter *q = &p->parameters[h->parameter_of[value] - 1];
     int view = program_view(p, gathered, q->bucket_offset, q->rows, q->cols, q->cols);
 
-    p->values[view].name = q->name;
-    p->values[view].bucket = 1 + q->bucket;
+    p->values[view].name = value == q->codes ? p->values[value].name : q->name;
+    p->values[view].bucket = 1 + bucket_of(h, value);
     memcpy(p->values[view].spread, p->values[q->weight].spread, sizeof p->values[view].spread);
     return view;
+}
+
+/* That of its shards, which are all named so. */
+char *zero3_bucket_name(struct program *p, int bucket)
+{
+    const char *of_shard = p->values[p->buckets[bucket].weight_shard].name;
+
+    return arena_printf(&p->arena, "%.*s", (int)strcspn(of_shard, ":"), of_shard);
+}
+
+int zero3_n_leading(const struct entry *e)
+{
+    int n = 0;
+
+    while (n < e->n_actions && e->actions[n].kind == ACTION_RUN && e->actions[n].micro_batch < 0)
+        n++;
+    return n;
 }
 
 struct op zero3_gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase)
@@ -221,7 +243,7 @@ static int gathered_value(const struct zero3 *h, int bucket)
     const struct bucket *b = &p->buckets[bucket];
     int id = program_value(p, 1, b->n_elements, p->values[b->weight_shard].dtype);
 
-    p->values[id].name = arena_printf(&p->arena, "weights.%d", bucket);
+    p->values[id].name = zero3_bucket_name(p, bucket);
     p->values[id].bucket = 1 + bucket;
     return id;
 }
@@ -255,7 +277,7 @@ static void read_gathered(struct spans *s, int function, int op, int input, enum
     parameter = s->h->parameter_of[*in] - 1;
     int span = span_of(s, bucket, op, kind);
     if (s->view_span[parameter] != 1 + span) {
-        s->view[parameter] = weight_in(s->h, s->list[span].gathered, parameter);
+        s->view[parameter] = weight_in(s->h, s->list[span].gathered, *in);
         s->view_span[parameter] = 1 + span;
     }
     *in = s->view[parameter];
@@ -404,7 +426,7 @@ static void gather_chunks(struct staging_walk *l)
         int cell = slot_cell(l, need);
 
         need->gathered = program_view(p, cell, 0, 1, n, n);
-        p->values[need->gathered].name = arena_printf(&p->arena, "weights.%d", need->bucket);
+        p->values[need->gathered].name = zero3_bucket_name(p, need->bucket);
         p->values[need->gathered].bucket = 1 + need->bucket;
         if (l->gather[need->chunk] < 0)
             l->gather[need->chunk] =
@@ -429,7 +451,7 @@ static void read_staging(struct staging_walk *l, int function)
             int parameter = l->h->parameter_of[f->ops[i].in[k]] - 1;
             const struct need *need = find_need(l, f->chunk, bucket);
             if (!view[parameter])
-                view[parameter] = weight_in(l->h, need->gathered, parameter);
+                view[parameter] = weight_in(l->h, need->gathered, f->ops[i].in[k]);
             f->ops[i].in[k] = view[parameter];
         }
 }
@@ -458,8 +480,10 @@ static void gather_ahead(const struct staging_walk *l, struct entry *e)
     struct program *p = l->h->program;
     struct action *actions = arena_array(&p->arena, struct action, 2 * e->n_actions);
     struct arena arena = { 0 };
-    int *wanted[N_STAGING], free_from[N_STAGING] = { 0 }, holds[N_STAGING] = { 0 }, n = 0;
+    int *wanted[N_STAGING], free_from[N_STAGING], holds[N_STAGING] = { 0 }, n = 0;
 
+    for (int staging = 0; staging < N_STAGING; staging++)
+        free_from[staging] = zero3_n_leading(e);
     /* By staging and action: 1 + the chunk to be gathered before it. */
     for (int staging = 0; staging < N_STAGING; staging++)
         wanted[staging] = arena_array(&arena, int, e->n_actions);

@@ -13,6 +13,13 @@ struct zero3 {
     int *parameter_of; /* by value: 1 + the parameter whose weight it is, if that is sharded */
 };
 
+/* What the whole bucket is called. */
+char *zero3_bucket_name(struct program *p, int bucket);
+
+/* How many actions of an entry are ahead of all that is for a micro-batch: what they write may be
+ * gathered behind them. */
+int zero3_n_leading(const struct entry *e);
+
 /* The gather of a bucket into a value. */
 struct op zero3_gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase);
 

@@ -214,7 +214,7 @@ static void make_cells(struct prefetch *a)
         if (!a->cell_of[bucket])
             continue;
         int view = program_view(p, a->cell_of[bucket], 0, 1, n_elements, n_elements);
-        p->values[view].name = arena_printf(&p->arena, "weights.%d", bucket);
+        p->values[view].name = zero3_bucket_name(p, bucket);
         p->values[view].bucket = 1 + bucket;
         a->gathered[bucket] = view;
     }
@@ -310,9 +310,10 @@ static void gather_ahead(struct prefetch *a, struct entry *e)
     struct program *p = a->program;
     struct action *actions = arena_array(&p->arena, struct action, 2 * e->n_actions + 1);
     int *holds = arena_array(&a->arena, int, p->n_values);
-    /* By action, from 1 on: 1 + what runs ahead of it; at 0: at the front. */
+    /* By action, from 1 on: 1 + what runs ahead of it; at 0: at the front,
+     * behind what is for no micro-batch. */
     int *wanted = arena_array(&a->arena, int, e->n_actions + 1);
-    int before = 0, n = 0;
+    int before = 0, n = 0, first = zero3_n_leading(e);
 
     for (int i = 0; i < e->n_actions; i++) {
         if (!computes(p, &e->actions[i]))
@@ -322,8 +323,10 @@ static void gather_ahead(struct prefetch *a, struct entry *e)
             wanted[before] = 1 + function;
         before = 1 + i;
     }
+    for (int i = 0; i < first; i++)
+        actions[n++] = e->actions[i];
     push_ahead(actions, &n, wanted[0]);
-    for (int i = 0; i < e->n_actions; i++) {
+    for (int i = first; i < e->n_actions; i++) {
         push_ahead(actions, &n, wanted[1 + i]);
         actions[n++] = e->actions[i];
     }

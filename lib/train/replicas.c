@@ -73,6 +73,14 @@ static void add_cell(struct replicas *r, int id)
     }
 }
 
+/* Within a step, what it has gathered: a sharded weight, or its codes (program/fp8_weights.c). */
+static int gathered_cell(const struct program *program, const struct parameter *p)
+{
+    bool has_codes = p->bucket >= 0 && program->buckets[p->bucket].codes;
+
+    return has_codes ? p->codes : p->weight;
+}
+
 static void list_cells(struct replicas *r)
 {
     const struct program *program = trainer_program(r->trainer);
@@ -80,7 +88,7 @@ static void list_cells(struct replicas *r)
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
 
-        add_cell(r, p->weight);
+        add_cell(r, gathered_cell(program, p));
         if (p->master != p->weight)
             add_cell(r, p->master);
         add_cell(r, p->low);

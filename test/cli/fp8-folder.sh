@@ -37,7 +37,12 @@ expect 'so is what they stand for' 0 '^done' tune plain-run plain
 expect 'with the same losses, to the bit' 0 '' same_losses coded-run plain-run
 expect 'bf16 is another run' 0 '^done' tune bf16-run plain --set train.fp8=none
 expect 'of other losses' 1 '' same_losses coded-run bf16-run
-expect 'on two ranks with shards' 0 '^done' tune shards coded --set ranks=2 --set parallel.zero=3
+# Zero 0 gathers no weights, the others codes; saving compares what ranks have gathered.
+for zero in 0 1 2 3; do
+    expect "on two ranks, zero $zero" 0 '^done' tune "zero$zero" coded --set ranks=2 --set "parallel.zero=$zero" \
+        --set parallel.gradient_sum=early --set checkpoint.every_steps=2
+    expect 'with the same losses' 0 '' same_losses zero0 "zero$zero"
+done
 expect 'what was trained becomes a folder' 0 'Hugging Face folder' "$lmtrain" convert --from "$dir/coded-run" --to "$dir/back"
 expect 'of bf16, without codes' 1 '' grep -q quantization_config "$dir/back/config.json"
 finish

@@ -91,8 +91,8 @@ static void layers(void **state)
     (void)state;
     for (int edge = 0; edge < 4; edge++)
         for (int layer = -1; layer <= 6; layer++) {
-            struct fp8_choice choice = { FP8_BLOCKWISE, edge, 0 };
-            struct fp8_choice none = { FP8_NONE, edge, 0 };
+            struct fp8_choice choice = { FP8_BLOCKWISE, edge, 0, 0 };
+            struct fp8_choice none = { FP8_NONE, edge, 0, 0 };
             bool is_between = layer >= edge && layer <= 5 - edge;
 
             assert_int_equal(fp8_has_layer(&choice, &spec, layer), is_between);

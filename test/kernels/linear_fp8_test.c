@@ -27,7 +27,9 @@ static const struct dims {
 static const enum op_kind kinds[] = { OP_LINEAR_FP8, OP_LINEAR_DX_FP8, OP_LINEAR_DW_FP8 };
 static const enum fp8_recipe recipes[] = { FP8_BLOCKWISE, FP8_TENSOR };
 
-static struct op_case *make(enum op_kind kind, enum fp8_recipe recipe, struct dims d, bool bias)
+/* second: the dtype of the second operand. */
+static struct op_case *make_of(enum op_kind kind, enum fp8_recipe recipe, struct dims d, bool bias,
+                               enum dtype second)
 {
     struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = recipe });
     bool is_dw = kind == OP_LINEAR_DW_FP8;
@@ -35,7 +37,7 @@ static struct op_case *make(enum op_kind kind, enum fp8_recipe recipe, struct di
     if (test_device_is_cuda())
         c->gap = 16; /* rows of multiples of 16 bytes */
     op_case_input(c, 0, d.tokens, kind == OP_LINEAR_FP8 ? d.k : d.n, DTYPE_BF16, 1);
-    op_case_input(c, 1, is_dw ? d.tokens : d.n, d.k, DTYPE_BF16, 1);
+    op_case_input(c, 1, is_dw ? d.tokens : d.n, d.k, second, 1);
     if (is_dw)
         op_case_output(c, LINEAR_DW_DW, d.n, d.k, DTYPE_F32);
     else
@@ -45,6 +47,11 @@ static struct op_case *make(enum op_kind kind, enum fp8_recipe recipe, struct di
     if (bias && is_dw)
         op_case_output(c, LINEAR_DW_DB, 1, d.n, DTYPE_F32);
     return c;
+}
+
+static struct op_case *make(enum op_kind kind, enum fp8_recipe recipe, struct dims d, bool bias)
+{
+    return make_of(kind, recipe, d, bias, DTYPE_BF16);
 }
 
 /* On a GPU a bias may be rounded before it is added (cuda/gemm.cuh). */
@@ -87,6 +94,63 @@ static void test_parts(void **state)
             op_case_check(c, 4e-6);
             op_case_destroy(c);
         }
+}
+
+/* fp8_weight_codes of a product's weight, by what fp8_weight_amax finds. */
+static struct op_case *code_weight(const struct op_case *c, struct dims d, int64_t blocks)
+{
+    const int64_t matrix[OPS_FP8_MATRIX_COLS] = { 0, d.n, d.k, 0 };
+    struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
+    struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
+
+    amax->dense = codes->dense = true;
+    op_case_input(amax, 0, d.n, d.k, DTYPE_BF16, 1);
+    op_case_copy(&amax->op.in[0], &c->op.in[LINEAR_W]);
+    op_case_input(amax, FP8_WEIGHT_AMAX_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
+    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, matrix, sizeof matrix);
+    op_case_output(amax, FP8_WEIGHT_AMAX_MOST, 1, blocks, DTYPE_F32);
+    op_case_run(amax, 2, RUN_FIRST);
+    op_case_input(codes, 0, d.n, d.k, DTYPE_BF16, 1);
+    op_case_copy(&codes->op.in[0], &c->op.in[LINEAR_W]);
+    op_case_input(codes, FP8_WEIGHT_CODES_MOST, 1, blocks, DTYPE_F32, 1);
+    op_case_copy(&codes->op.in[FP8_WEIGHT_CODES_MOST], &amax->op.out[FP8_WEIGHT_AMAX_MOST]);
+    op_case_input(codes, FP8_WEIGHT_CODES_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
+    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, matrix, sizeof matrix);
+    op_case_output(codes, FP8_WEIGHT_CODES_CODES, d.n, d.k, DTYPE_U8);
+    op_case_output(codes, FP8_WEIGHT_CODES_JOINED, 1, blocks, DTYPE_F32);
+    op_case_run(codes, 2, RUN_FIRST);
+    op_case_destroy(amax);
+    return codes;
+}
+
+/* A weight that was rounded before has the bits of one that the product rounds. */
+static void check_codes(enum op_kind kind, enum fp8_recipe recipe, struct dims d)
+{
+    int64_t blocks = recipe == FP8_TENSOR ? 1 : ops_fp8_blocks(d.n, d.k);
+    struct op_case *c = make(kind, recipe, d, false), *codes = code_weight(c, d, blocks), *coded;
+
+    coded = make_of(kind, recipe, d, false, DTYPE_U8);
+    op_case_copy(&coded->op.in[0], &c->op.in[0]);
+    op_case_copy(&coded->op.in[LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
+    op_case_input(coded, ops_fp8_most(kind, LINEAR_W), 1, blocks, DTYPE_F32, 1);
+    op_case_copy(&coded->op.in[ops_fp8_most(kind, LINEAR_W)],
+                 &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
+    op_case_check(coded, 4e-6);
+    op_case_run(c, 2, RUN_FIRST);
+    op_case_run(coded, 2, RUN_FIRST);
+    op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded the weight");
+    op_case_destroy(c);
+    op_case_destroy(coded);
+    op_case_destroy(codes);
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        for (int r = 0; r < 2; r++)
+            for (int i = 2; i < 6; i++)
+                check_codes(kinds[k], recipes[r], all_dims[i]);
 }
 
 /* What e4m3 makes of them: of a block with 448 in it, whose scale is 1. */
@@ -218,8 +282,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),   cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_borders),    cmocka_unit_test(test_small),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_rows_apart),
+        cmocka_unit_test(test_codes),      cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_small),      cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_rows_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -147,6 +147,35 @@ static void slices(void **state)
     }
 }
 
+/* Rounded by each product, or once a step: by a rank that has all of a weight, or by those that
+ * have shards, which cut blocks. */
+static void weights(void **state)
+{
+    static const char *const holds[] = { "op", "pass", "run", "step" };
+
+    (void)state;
+    for (int recipe = 0; recipe < N_RECIPES; recipe++)
+        for (int tp = 1; tp <= 2; tp++) {
+            struct law_case c = fp8_case("llama", recipe, 2 * tp);
+            char by_product[256];
+
+            snprintf(by_product, sizeof by_product, "%s|train.fp8_weights=product",
+                     recipes[recipe]);
+            c.tp = tp;
+            c.gradient_sum = "early";
+            c.tuning = by_product;
+            struct law_outcome wanted = law_run(&c);
+            c.tuning = recipes[recipe];
+            for (c.zero = 0; c.zero <= 2; c.zero++)
+                check("once a step", &wanted, &c);
+            for (int i = 0; i < 4; i++) {
+                c.hold = holds[i];
+                c.recompute = i % 2 ? "full" : "none";
+                check(holds[i], &wanted, &c);
+            }
+        }
+}
+
 /* Adapters' own products are not rounded; those of the frozen matrices are. */
 static void adapters(void **state)
 {
@@ -158,6 +187,14 @@ static void adapters(void **state)
     c.n_ranks = c.pp = 2;
     c.recompute = "full";
     check("adapters on two stages", &wanted, &c);
+    c.n_ranks = 2;
+    c.pp = 1;
+    c.gradient_sum = "early";
+    c.tuning = BATCHES "train.fp8=blockwise|lora.rank=4|train.fp8_weights=product";
+    wanted = law_run(&c);
+    c.tuning = BATCHES "train.fp8=blockwise|lora.rank=4";
+    c.zero = 3;
+    check("adapters, frozen shards", &wanted, &c);
 }
 
 enum { N_OTHERS = 4 };
@@ -195,9 +232,9 @@ static void near_bf16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(families),  cmocka_unit_test(stages), cmocka_unit_test(ranks),
-        cmocka_unit_test(context),   cmocka_unit_test(slices), cmocka_unit_test(adapters),
-        cmocka_unit_test(near_bf16),
+        cmocka_unit_test(families), cmocka_unit_test(stages),    cmocka_unit_test(ranks),
+        cmocka_unit_test(context),  cmocka_unit_test(slices),    cmocka_unit_test(weights),
+        cmocka_unit_test(adapters), cmocka_unit_test(near_bf16),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

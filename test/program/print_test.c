@@ -437,7 +437,7 @@ static void fp8_text(void **state)
     spec.n_layers = 3;
     options.n_micro_batches = 1;
     options.dtype = DTYPE_BF16;
-    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0 };
+    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0, 0 };
     options.recompute = RECOMPUTE_KIND_FULL;
     check_compiled(GOLDEN "llama.fp8.txt", &options);
 }
@@ -453,8 +453,25 @@ static void fp8_tensor_text(void **state)
     options.n_micro_batches = 1;
     options.mesh.size[AXIS_TP] = options.mesh.size[AXIS_CP] = 2;
     options.dtype = DTYPE_BF16;
-    options.fp8 = (struct fp8_choice){ FP8_TENSOR, 1, 0 };
+    options.fp8 = (struct fp8_choice){ FP8_TENSOR, 1, 0, 0 };
     check_compiled(GOLDEN "llama.fp8-tensor.txt", &options);
+}
+
+/* Of weights in shards codes are gathered. */
+static void fp8_weights_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    spec.n_layers = 3;
+    options.n_micro_batches = 1;
+    options.mesh.size[AXIS_DP] = 2;
+    options.gradients.zero = 3;
+    options.gradients.early = true;
+    options.dtype = DTYPE_BF16;
+    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0, 0 };
+    check_compiled(GOLDEN "llama.fp8-zero-3.txt", &options);
 }
 
 /* The functions of each size, which add to the same accumulators. */
@@ -561,7 +578,8 @@ int main(void)
         cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
         cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
         cmocka_unit_test(fp8_text),           cmocka_unit_test(fp8_tensor_text),
-        cmocka_unit_test(scaled_states_text), cmocka_unit_test(compress_rows_text),
+        cmocka_unit_test(scaled_states_text), cmocka_unit_test(fp8_weights_text),
+        cmocka_unit_test(compress_rows_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,6 +63,7 @@ static void register_families(struct kernels_backend *table)
 {
     cpu_register_linear(table);
     cpu_register_linear_fp8(table);
+    cpu_register_fp8_weights(table);
     cpu_register_head(table);
     cpu_register_cross_entropy(table);
     cpu_register_embed(table);

@@ -94,6 +94,7 @@ static inline void cpu_check_range(const void *start, int64_t n_bytes)
 
 void cpu_register_linear(struct kernels_backend *table);
 void cpu_register_linear_fp8(struct kernels_backend *table);
+void cpu_register_fp8_weights(struct kernels_backend *table);
 void cpu_register_head(struct kernels_backend *table);
 void cpu_register_cross_entropy(struct kernels_backend *table);
 void cpu_register_embed(struct kernels_backend *table);

@@ -167,6 +167,23 @@ static int64_t n_tiles(const struct tensor *x)
     return ceil_div(x->rows, SIDE) * ceil_div(x->cols, SIDE);
 }
 
+/* Codes that are there, as bf16. */
+CPU_INLINE void widen_tile_body(void *context, int64_t number)
+{
+    const struct fp8_rounding *r = context;
+    struct rounding_tile t = tile_at(r, number);
+
+    for (int row = 0; row < t.n_rows; row++) {
+        const uint8_t *x = (const uint8_t *)cpu_row(r->x, t.row + row) + t.col;
+        uint16_t *codes = r->codes + (t.row + row) * r->x->cols + t.col;
+
+        for (int i = 0; i < t.n_cols; i++)
+            codes[i] = (uint16_t)(bits_of(e4m3_value(x[i])) >> 16);
+    }
+}
+
+CPU_TILES(widen_tile);
+
 static uint16_t measure(struct kernels *kernels, struct fp8_rounding *r)
 {
     pool_run(kernels->pool, n_tiles(r->x), measure_tile[cpu_of(kernels)->isa], r);
@@ -187,6 +204,14 @@ static float scale_of_parts(const struct tensor *parts)
 
 static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
 {
+    if (r->x->dtype == DTYPE_U8) {
+        const float *most = r->parts->data;
+
+        for (int64_t i = 0; i < r->parts->cols; i++)
+            r->scales[i] = e4m3_scale(bits_of(most[i]));
+        pool_run(kernels->pool, n_tiles(r->x), widen_tile[cpu_of(kernels)->isa], r);
+        return;
+    }
     if (r->blocks == BLOCKS_ONE)
         *r->scales = r->parts ? scale_of_parts(r->parts) : scale_of(measure(kernels, r));
     pool_run(kernels->pool, n_tiles(r->x), round_tile[cpu_of(kernels)->isa], r);

@@ -6,6 +6,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "support/e4m3.h"
@@ -70,6 +71,34 @@ static struct rounded round_by(const struct tensor *x, int64_t rows, int64_t col
     return r;
 }
 
+static double number_of(uint8_t code)
+{
+    return code & 0x80 ? -e4m3_number(code & 0x7f) : e4m3_number(code);
+}
+
+static uint8_t code_of(float x)
+{
+    return (uint8_t)(e4m3_nearest(fabs((double)x)) | (signbit(x) ? 0x80 : 0));
+}
+
+/* Codes that are there, and the largest elements of their blocks. */
+static struct rounded given_codes(const struct op_shape *op, int operand)
+{
+    const struct tensor *x = &op->in[operand], *most = &op->in[ops_fp8_most(op->kind, operand)];
+    int64_t across = (x->cols + 127) / 128;
+    struct rounded r = new_rounded(x);
+
+    for (int64_t i = 0; i < tensor_elements(x); i++) {
+        int64_t row = i / x->cols, col = i % x->cols;
+        int64_t block = op->attributes.fp8 == FP8_TENSOR ? 0 : row / 128 * across + col / 128;
+        double largest = *at(most, 0, block);
+
+        r.codes[i] = number_of(((const uint8_t *)x->data)[row * x->stride + col]);
+        r.scales[i] = isfinite(largest) ? (double)((float)largest / 448.0f) : (double)NAN;
+    }
+    return r;
+}
+
 /* By one scale: of the operand, or of all the parts of which the largest elements are given. */
 static struct rounded round_whole(const struct op_shape *op, int operand)
 {
@@ -107,6 +136,8 @@ static struct rounded round_rows(const struct op_shape *op, int operand)
 
 static struct rounded round_weight(const struct op_shape *op)
 {
+    if (op->in[LINEAR_W].dtype == DTYPE_U8)
+        return given_codes(op, LINEAR_W);
     return op->attributes.fp8 == FP8_TENSOR ? round_whole(op, LINEAR_W)
                                             : round_by(&op->in[LINEAR_W], 128, 128);
 }
@@ -191,6 +222,124 @@ static void amax_kernels(void)
     }
 }
 
+/* ---- weights ---- */
+
+/* The block of the matrix that has this element of flat memory, or -1. */
+static int64_t block_at(const struct op_shape *op, int matrices, int64_t element)
+{
+    const struct tensor *t = &op->in[matrices];
+
+    for (int64_t i = 0; i < t->rows; i++) {
+        const int64_t *m = (const int64_t *)t->data + i * t->stride; /* first, rows, cols, block */
+        int64_t row = (element - m[0]) / m[2], col = (element - m[0]) % m[2];
+
+        if (element < m[0] || element >= m[0] + m[1] * m[2])
+            continue;
+        return op->attributes.fp8 == FP8_TENSOR
+                   ? m[3]
+                   : m[3] + row / 128 * ((m[2] + 127) / 128) + col / 128;
+    }
+    return -1;
+}
+
+static int64_t first_of(const struct op_shape *op, int matrices)
+{
+    const struct tensor *begin = &op->in[matrices + 1];
+
+    return tensor_given(begin) ? *(const int64_t *)begin->data : 0;
+}
+
+static void fp8_weight_amax(const struct op_shape *op)
+{
+    const struct tensor *x = &op->in[FP8_WEIGHT_AMAX_X];
+    int64_t begin = first_of(op, FP8_WEIGHT_AMAX_MATRICES);
+
+    for (int64_t i = 0; i < op->out[FP8_WEIGHT_AMAX_MOST].cols; i++)
+        OUT(FP8_WEIGHT_AMAX_MOST, 0, i) = 0;
+    for (int64_t i = 0; i < tensor_elements(x); i++) {
+        int64_t block = block_at(op, FP8_WEIGHT_AMAX_MATRICES, begin + i);
+
+        if (block >= 0)
+            OUT(FP8_WEIGHT_AMAX_MOST, 0, block) =
+                fmax(OUT(FP8_WEIGHT_AMAX_MOST, 0, block), fabs(*at(x, i / x->cols, i % x->cols)));
+    }
+}
+
+static void fp8_weight_codes(const struct op_shape *op)
+{
+    const struct tensor *x = &op->in[FP8_WEIGHT_CODES_X], *most = &op->in[FP8_WEIGHT_CODES_MOST];
+    const struct tensor *codes = &op->out[FP8_WEIGHT_CODES_CODES];
+    int64_t begin = first_of(op, FP8_WEIGHT_CODES_MATRICES);
+
+    for (int64_t i = 0; i < most->cols; i++) {
+        OUT(FP8_WEIGHT_CODES_JOINED, 0, i) = 0;
+        for (int64_t part = 0; part < most->rows; part++)
+            OUT(FP8_WEIGHT_CODES_JOINED, 0, i) =
+                fmax(OUT(FP8_WEIGHT_CODES_JOINED, 0, i), *at(most, part, i));
+    }
+    for (int64_t i = 0; i < tensor_elements(x); i++) {
+        int64_t block = block_at(op, FP8_WEIGHT_CODES_MATRICES, begin + i);
+        int64_t row = i / x->cols, col = i % x->cols;
+        float scale = block < 0 ? 0 : (float)OUT(FP8_WEIGHT_CODES_JOINED, 0, block) / 448.0f;
+
+        ((uint8_t *)codes->data)[row * codes->stride + col] =
+            scale > 0 ? code_of((float)*at(x, row, col) / scale) : 0;
+    }
+}
+
+/* Two matrices with a gap behind each, of which a rank has the elements from `begin` on. */
+static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin, int64_t n)
+{
+    static const int64_t table[2][2][4] = { { { 0, 144, 272, 0 }, { 40960, 32, 128, 6 } },
+                                            { { 0, 144, 272, 0 }, { 40960, 32, 128, 1 } } };
+    bool has_one = recipe == FP8_TENSOR, is_codes = kind == OP_FP8_WEIGHT_CODES;
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = recipe });
+    int matrices = is_codes ? FP8_WEIGHT_CODES_MATRICES : FP8_WEIGHT_AMAX_MATRICES;
+
+    c->dense = true;
+    op_case_input(c, 0, 1, n, DTYPE_BF16, 1);
+    if (is_codes)
+        op_case_input(c, FP8_WEIGHT_CODES_MOST, 3, has_one ? 2 : 7, DTYPE_F32, 1);
+    op_case_input(c, matrices, 2, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
+    memcpy(c->op.in[matrices].data, table[has_one], sizeof table[0]);
+    op_case_input(c, matrices + 1, 1, 1, DTYPE_I64, 1);
+    *(int64_t *)c->op.in[matrices + 1].data = begin;
+    for (int64_t i = 0; is_codes && i < c->op.in[FP8_WEIGHT_CODES_MOST].cols; i++)
+        for (int64_t part = 0; part < 3; part++)
+            tensor_set(&c->op.in[FP8_WEIGHT_CODES_MOST], part, i,
+                       i == 1 ? 0 : (double)(1 + part * 3 % 4));
+    if (is_codes) {
+        op_case_output(c, FP8_WEIGHT_CODES_CODES, 1, n, DTYPE_U8);
+        op_case_output(c, FP8_WEIGHT_CODES_JOINED, 1, has_one ? 2 : 7, DTYPE_F32);
+    } else {
+        op_case_output(c, FP8_WEIGHT_AMAX_MOST, 1, has_one ? 2 : 7, DTYPE_F32);
+    }
+    op_case_check(c, 0);
+    op_case_destroy(c);
+}
+
+static void weight_cases(enum op_kind kind)
+{
+    for (int has_one = 0; has_one < 2; has_one++) {
+        enum fp8_recipe recipe = has_one ? FP8_TENSOR : FP8_BLOCKWISE;
+
+        weight_case(kind, recipe, 0, 49152);
+        weight_case(kind, recipe, 0, 24576);
+        weight_case(kind, recipe, 24576, 24576);
+        weight_case(kind, recipe, 45056, 4096);
+    }
+}
+
+static void amax_cases(void)
+{
+    weight_cases(OP_FP8_WEIGHT_AMAX);
+}
+
+static void codes_cases(void)
+{
+    weight_cases(OP_FP8_WEIGHT_CODES);
+}
+
 const struct op_facts linear_fp8_facts[N_OP_KINDS] = {
     [OP_LINEAR_FP8] = {
         .example = "linear_fp8 12x32 bf16, 16x32 bf16, 1x16 fp32, *2x1 fp32, *3x1 fp32 : 12x16 bf16",
@@ -213,5 +362,17 @@ const struct op_facts linear_fp8_facts[N_OP_KINDS] = {
         .spreads = "s > s; r > r; c > r; p > r",
         .reference = fp8_amax,
         .kernels = amax_kernels,
+    },
+    [OP_FP8_WEIGHT_AMAX] = {
+        .example = "fp8_weight_amax *12x*32 bf16, *3x4 i64, 1x1 i64 : 1x*3 fp32",
+        .spreads = "sss > s; rss > r; css > r; csc > r",
+        .reference = fp8_weight_amax,
+        .kernels = amax_cases,
+    },
+    [OP_FP8_WEIGHT_CODES] = {
+        .example = "fp8_weight_codes 12x32 bf16, *2x3 fp32, *3x4 i64, 1x1 i64 : 12x32 u8, 1x3 fp32",
+        .spreads = "ssss > ss; rsss > rs; csss > cs; cssc > cs",
+        .reference = fp8_weight_codes,
+        .kernels = codes_cases,
     },
 };

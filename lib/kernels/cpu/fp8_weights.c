@@ -1,0 +1,202 @@
+/*
+ * fp8_weights.c - fp8_weight_amax, fp8_weight_codes: matrices in flat memory, or a shard of it, are
+ * rounded to e4m3 (ops/fp8_recipe.h), once for all products that read them
+ *
+ * Codes have the bits that linear_fp8.c finds: the same maxima, divisions and roundings. Work is
+ * cut by blocks, of which each rank measures what it has, or by norm blocks, each of which lies in
+ * one matrix. Both are bound by memory.
+ */
+#include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/rows_impl.h"
+
+enum { SIDE = OPS_FP8_BLOCK, CHUNK = OPS_NORM_BLOCK };
+
+struct weight_rounding {
+    const uint16_t *x;
+    int64_t n, begin; /* elements of x, and where the first one lies among all ranks' */
+    const struct ops_fp8_matrix *matrices;
+    int n_matrices;
+    bool has_one;       /* scale of each matrix */
+    float *most;        /* by block */
+    uint16_t *of_chunk; /* with one scale: the largest |x| of each chunk */
+    const float *scales;
+    uint8_t *codes;
+};
+
+static struct weight_rounding rounding_of(const struct op_shape *op, int matrices)
+{
+    const struct tensor *x = &op->in[OPS_FIRST], *begin = &op->in[matrices + 1];
+
+    return (struct weight_rounding){ .x = x->data,
+                                     .n = tensor_elements(x),
+                                     .begin =
+                                         tensor_given(begin) ? *(const int64_t *)begin->data : 0,
+                                     .matrices = op->in[matrices].data,
+                                     .n_matrices = (int)op->in[matrices].rows,
+                                     .has_one = op->attributes.fp8 == FP8_TENSOR };
+}
+
+/* That of the flat element, or NULL: none lies there. */
+CPU_INLINE const struct ops_fp8_matrix *matrix_at(const struct weight_rounding *r, int64_t element)
+{
+    for (int i = 0; i < r->n_matrices; i++) {
+        const struct ops_fp8_matrix *m = &r->matrices[i];
+
+        if (element >= m->first && element < m->first + m->rows * m->cols)
+            return m;
+    }
+    return NULL;
+}
+
+CPU_INLINE uint16_t larger_of(uint16_t most, const uint16_t *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t size = x[i] & 0x7fffu;
+
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+/* ---- the largest of each block ---- */
+
+/* What x has of a block of 128 x 128. */
+CPU_INLINE void measure_block_body(void *context, int64_t block)
+{
+    const struct weight_rounding *r = context;
+    const struct ops_fp8_matrix *m = r->matrices;
+    uint16_t most = 0;
+
+    while (block >= m->first_block + ops_fp8_blocks(m->rows, m->cols))
+        m++;
+    int64_t across = ceil_div(m->cols, SIDE), number = block - m->first_block;
+    int64_t row = number / across * SIDE, col = number % across * SIDE;
+    int64_t row_end = min_i64(row + SIDE, m->rows), width = min_i64(SIDE, m->cols - col);
+    for (; row < row_end; row++) {
+        int64_t at = m->first + row * m->cols + col - r->begin;
+        int64_t first = max_i64(at, 0), end = min_i64(at + width, r->n);
+
+        most = first < end ? larger_of(most, r->x + first, end - first) : most;
+    }
+    r->most[block] = float_of((uint32_t)most << 16);
+}
+
+CPU_TILES(measure_block);
+
+CPU_INLINE void measure_chunk_body(void *context, int64_t chunk)
+{
+    const struct weight_rounding *r = context;
+    int64_t first = chunk * CHUNK;
+
+    r->of_chunk[chunk] = larger_of(0, r->x + first, min_i64(CHUNK, r->n - first));
+}
+
+CPU_TILES(measure_chunk);
+
+/* A chunk lies in one matrix; what is behind its end is zeros. */
+static void join_chunks(const struct weight_rounding *r)
+{
+    for (int i = 0; i < r->n_matrices; i++)
+        r->most[r->matrices[i].first_block] = 0;
+    for (int64_t chunk = 0; chunk * CHUNK < r->n; chunk++) {
+        const struct ops_fp8_matrix *m = matrix_at(r, r->begin + chunk * CHUNK);
+        float *most = m ? &r->most[m->first_block] : NULL;
+        uint32_t size = (uint32_t)r->of_chunk[chunk] << 16;
+
+        if (most && size > bits_of(*most))
+            *most = float_of(size);
+    }
+}
+
+static size_t amax_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return op->attributes.fp8 == FP8_TENSOR
+               ? (size_t)ceil_div(tensor_elements(&op->in[OPS_FIRST]), CHUNK) * sizeof(uint16_t)
+               : 0;
+}
+
+static void amax_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct weight_rounding r = rounding_of(&call->op, FP8_WEIGHT_AMAX_MATRICES);
+    enum cpu_isa isa = cpu_of(kernels)->isa;
+
+    (void)first;
+    r.most = call->op.out[FP8_WEIGHT_AMAX_MOST].data;
+    r.of_chunk = call->scratch;
+    if (r.has_one) {
+        pool_run(kernels->pool, ceil_div(r.n, CHUNK), measure_chunk[isa], &r);
+        join_chunks(&r);
+    } else {
+        pool_run(kernels->pool, call->op.out[FP8_WEIGHT_AMAX_MOST].cols, measure_block[isa], &r);
+    }
+}
+
+/* ---- codes ---- */
+
+CPU_INLINE void round_span(uint8_t *codes, const uint16_t *x, float scale, int64_t n)
+{
+    float divisor = scale > 0 ? scale : 1.0f; /* nor NaN */
+
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = scale > 0 ? e4m3_code(vec_from_bf16(x[i]) / divisor) : 0;
+}
+
+/* Span by span of a row and a block. */
+CPU_INLINE void round_chunk_body(void *context, int64_t chunk)
+{
+    const struct weight_rounding *r = context;
+    int64_t at = chunk * CHUNK, end = min_i64(at + CHUNK, r->n);
+    const struct ops_fp8_matrix *m = matrix_at(r, r->begin + at);
+    int64_t last = m ? min_i64(end, m->first + m->rows * m->cols - r->begin) : at;
+
+    memset(r->codes + last, 0, (size_t)(end - last));
+    while (at < last) {
+        int64_t element = r->begin + at - m->first, row = element / m->cols;
+        int64_t col = element % m->cols, across = ceil_div(m->cols, SIDE);
+        int64_t n = min_i64(min_i64(SIDE - col % SIDE, m->cols - col), last - at);
+        int64_t block = r->has_one ? 0 : row / SIDE * across + col / SIDE;
+
+        round_span(r->codes + at, r->x + at, r->scales[m->first_block + block], n);
+        at += n;
+    }
+}
+
+CPU_TILES(round_chunk);
+
+static size_t codes_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return (size_t)op->in[FP8_WEIGHT_CODES_MOST].cols * sizeof(float);
+}
+
+static void codes_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct weight_rounding r = rounding_of(&call->op, FP8_WEIGHT_CODES_MATRICES);
+    const struct tensor *parts = &call->op.in[FP8_WEIGHT_CODES_MOST];
+    float *joined = call->op.out[FP8_WEIGHT_CODES_JOINED].data, *scales = call->scratch;
+
+    (void)first;
+    for (int64_t block = 0; block < parts->cols; block++) {
+        uint32_t most = 0;
+
+        for (int64_t i = 0; i < parts->rows; i++) {
+            uint32_t size = bits_of(((const float *)cpu_row(parts, i))[block]);
+
+            most = size > most ? size : most;
+        }
+        joined[block] = float_of(most);
+        scales[block] = e4m3_scale(most);
+    }
+    r.scales = scales;
+    r.codes = call->op.out[FP8_WEIGHT_CODES_CODES].data;
+    pool_run(kernels->pool, ceil_div(r.n, CHUNK), round_chunk[cpu_of(kernels)->isa], &r);
+}
+
+void cpu_register_fp8_weights(struct kernels_backend *table)
+{
+    table->entries[OP_FP8_WEIGHT_AMAX] =
+        (struct kernel_entry){ .run = amax_run, .scratch_bytes = amax_scratch_bytes };
+    table->entries[OP_FP8_WEIGHT_CODES] =
+        (struct kernel_entry){ .run = codes_run, .scratch_bytes = codes_scratch_bytes };
+}
