@@ -79,6 +79,17 @@ static void zero_of_groups(void **state)
     zero_stages("llama", "bf16", 2, GROUPS "|" EMA "|optimizer.name=muon");
 }
 
+/* Other states than AdamW's, in shards of buckets of groups. */
+static void zero_of_optimizers(void **state)
+{
+    (void)state;
+    zero_stages("llama", "bf16", 1, GROUPS "|" EMA "|optimizer.name=cadam");
+    zero_stages("llama", "bf16", 2, GROUPS "|" EMA "|optimizer.name=lion");
+    zero_stages("llama-untied", "fp32", 1,
+                GROUPS "|" EMA "|optimizer.name=sgd|optimizer.momentum=0.9");
+    zero_stages("llama", "bf16", 1, GROUPS "|" EMA "|optimizer.states=int8");
+}
+
 static void pipelines(void **state)
 {
     static const char *const schedules[] = { "1f1b", "interleaved", "zb-h1" };
@@ -297,6 +308,7 @@ int main(void)
         cmocka_unit_test(zero),
         cmocka_unit_test(zero_of_parts),
         cmocka_unit_test(zero_of_groups),
+        cmocka_unit_test(zero_of_optimizers),
         cmocka_unit_test(pipelines),
         cmocka_unit_test(parts_of_sequences),
         cmocka_unit_test(resumed),
