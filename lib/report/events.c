@@ -206,6 +206,117 @@ int events_scalars(struct events *events, int64_t step, const struct events_scal
     return write_record(events, err);
 }
 
+/* ---- summaries of plugins ---- */
+
+/* SummaryMetadata: 1 plugin_data (1 plugin_name, 2 content), 4 data_class, of which 2 is tensor. */
+static void add_metadata(struct str *value, const char *plugin, const struct str *content)
+{
+    struct str data = { 0 }, metadata = { 0 };
+
+    add_field_bytes(&data, 1, plugin, strlen(plugin));
+    if (content)
+        add_field_bytes(&data, 2, str_text(content), content->length);
+    add_field_bytes(&metadata, 1, str_text(&data), data.length);
+    add_field_varint(&metadata, 4, 2);
+    add_field_bytes(value, 9, str_text(&metadata), metadata.length);
+    str_release(&data);
+    str_release(&metadata);
+}
+
+/* TensorProto: 1 dtype (1 float, 7 string), 2 tensor_shape (2 dim, of which 1 is its size), 8
+ * string_val. text NULL: no element. */
+static void add_tensor(struct str *value, const char *text)
+{
+    struct str dim = { 0 }, shape = { 0 }, tensor = { 0 };
+
+    if (text)
+        add_field_varint(&dim, 1, 1);
+    add_field_bytes(&shape, 2, str_text(&dim), dim.length);
+    add_field_varint(&tensor, 1, text ? 7 : 1);
+    add_field_bytes(&tensor, 2, str_text(&shape), shape.length);
+    if (text)
+        add_field_bytes(&tensor, 8, text, strlen(text));
+    add_field_bytes(value, 8, str_text(&tensor), tensor.length);
+    str_release(&dim);
+    str_release(&shape);
+    str_release(&tensor);
+}
+
+/* One value of a plugin, at step 0. */
+static int write_plugin(struct events *events, const char *plugin, const char *tag,
+                        const struct str *content, const char *text, struct err *err)
+{
+    struct str summary = { 0 };
+
+    str_clear(&events->value);
+    add_field_bytes(&events->value, 1, tag, strlen(tag));
+    add_tensor(&events->value, text);
+    add_metadata(&events->value, plugin, content);
+    add_field_bytes(&summary, 1, events->value.data, events->value.length);
+    begin_event(events, 0);
+    add_field_bytes(&events->event, 5, str_text(&summary), summary.length);
+    str_release(&summary);
+    return write_record(events, err);
+}
+
+int events_text(struct events *events, const char *tag, const char *text, struct err *err)
+{
+    return write_plugin(events, "text", tag, NULL, text, err);
+}
+
+/* google.protobuf.Value: 2 number_value, 3 string_value, 4 bool_value. */
+static void add_hparam_value(struct str *out, const char *text)
+{
+    double number;
+
+    if (!strcmp(text, "true") || !strcmp(text, "false"))
+        add_field_varint(out, 4, *text == 't');
+    else if (str_to_f64(text, &number) == 0)
+        add_field_double(out, 2, number);
+    else
+        add_field_bytes(out, 3, text, strlen(text));
+}
+
+/* HParamsPluginData: 1 version, 0 and left out; 3 session_start_info: 1 hparams, a map of entries
+ * (1 key, 2 value), 5 start_time_secs. */
+int events_hparams(struct events *events, const struct events_hparam *hparams, int n,
+                   struct err *err)
+{
+    struct str info = { 0 }, content = { 0 };
+
+    for (int i = 0; i < n; i++) {
+        struct str value = { 0 }, entry = { 0 };
+
+        add_hparam_value(&value, hparams[i].value);
+        add_field_bytes(&entry, 1, hparams[i].key, strlen(hparams[i].key));
+        add_field_bytes(&entry, 2, str_text(&value), value.length);
+        add_field_bytes(&info, 1, str_text(&entry), entry.length);
+        str_release(&value);
+        str_release(&entry);
+    }
+    add_field_double(&info, 5, (double)time(NULL));
+    add_field_bytes(&content, 3, str_text(&info), info.length);
+    int status =
+        write_plugin(events, "hparams", "_hparams_/session_start_info", &content, NULL, err);
+    str_release(&info);
+    str_release(&content);
+    return status;
+}
+
+/* 4 session_end_info: 1 status (1 success, 2 failure), 2 end_time_secs. */
+int events_end(struct events *events, bool is_success, struct err *err)
+{
+    struct str info = { 0 }, content = { 0 };
+
+    add_field_varint(&info, 1, is_success ? 1 : 2);
+    add_field_double(&info, 2, (double)time(NULL));
+    add_field_bytes(&content, 4, str_text(&info), info.length);
+    int status = write_plugin(events, "hparams", "_hparams_/session_end_info", &content, NULL, err);
+    str_release(&info);
+    str_release(&content);
+    return status;
+}
+
 void events_close(struct events *events)
 {
     if (!events)

@@ -486,6 +486,32 @@ int metrics_event(struct metrics *metrics, int64_t step, const char *event, cons
     return end_line(metrics, err);
 }
 
+int metrics_job(struct metrics *metrics, const struct events_hparam *fields, int n,
+                const char *text, struct err *err)
+{
+    struct str markdown = { 0 };
+
+    /* Lines of four blanks are code. */
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+
+        str_add(&markdown, "    ");
+        str_add_utf8(&markdown, line, length);
+        str_add_char(&markdown, '\n');
+        line += length + (line[length] == '\n');
+    }
+    int status = events_text(metrics->events, "job", str_text(&markdown), err);
+    if (!status)
+        status = events_hparams(metrics->events, fields, n, err);
+    str_release(&markdown);
+    return status;
+}
+
+int metrics_end(struct metrics *metrics, bool is_success, struct err *err)
+{
+    return events_end(metrics->events, is_success, err);
+}
+
 const struct events_scalar *metrics_scalars(const struct metrics *metrics, int *n)
 {
     *n = metrics->scalars.n;

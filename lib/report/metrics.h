@@ -124,6 +124,13 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evalu
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err);
 
+/* What the run is made of, for TensorBoard: the job's fields as hparams, its text as job. */
+int metrics_job(struct metrics *metrics, const struct events_hparam *fields, int n,
+                const char *text, struct err *err);
+
+/* That the process ends, well or not, for TensorBoard's hparams. */
+int metrics_end(struct metrics *metrics, bool is_success, struct err *err);
+
 /* The scalars of the last line of a step or an evaluation, as TensorBoard got them; until the next
  * line. */
 const struct events_scalar *metrics_scalars(const struct metrics *metrics, int *n);

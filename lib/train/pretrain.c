@@ -575,8 +575,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     gpu_watch_close(p.gpu);
     if (p.terminal)
         terminal_close(p.terminal);
-    if (p.metrics)
-        metrics_close(p.metrics);
+    pretrain_report_close(&p, status < 0 ? err : NULL);
     *agreed = status == 0 || p.agreed;
     /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
     if (!*agreed && options->engine->rank.world_size > 1)

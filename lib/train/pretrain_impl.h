@@ -135,6 +135,8 @@ int pretrain_resume(struct pretrain *pretrain, struct numerics_differences *diff
 /* From now on what is logged is in OUTPUT/log/rank-0.log as well, also after the run. */
 void pretrain_log_open(const struct pretrain *pretrain);
 int pretrain_report_open(struct pretrain *pretrain, struct err *err);
+/* why: NULL of a run that is done. */
+void pretrain_report_close(struct pretrain *pretrain, const struct err *why);
 /* The same files again, in a folder that was made again. */
 int pretrain_report_reopen(struct pretrain *pretrain, struct err *err);
 void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,

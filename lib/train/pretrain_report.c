@@ -77,6 +77,25 @@ void pretrain_log_open(const struct pretrain *p)
     begin_log(p);
 }
 
+/* TensorBoard alone has it: lines that a disk did not take are written later, this is not. */
+static void report_job(struct pretrain *p)
+{
+    struct arena scratch = { 0 };
+    struct job_value *values;
+    struct str text = { 0 };
+    struct err err;
+    int n = job_list_values(p->job, &values, &scratch);
+    struct events_hparam *fields = arena_array(&scratch, struct events_hparam, n);
+
+    for (int i = 0; i < n; i++)
+        fields[i] = (struct events_hparam){ values[i].key, values[i].text };
+    job_print_absolute(p->job, &text);
+    if (metrics_job(p->metrics, fields, n, str_text(&text), &err) < 0)
+        log_warn("%s: TensorBoard has no hparams of this run", err.text);
+    str_release(&text);
+    arena_release(&scratch);
+}
+
 int pretrain_report_open(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
@@ -90,6 +109,7 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
         metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
         return -1;
     p->terminal = terminal_open(2, step, p->job->train.steps);
+    report_job(p);
     pretrain_monitor_open(p);
     expect_evaluations(p);
     pretrain_status_open(p);
@@ -109,6 +129,19 @@ int pretrain_report_reopen(struct pretrain *p, struct err *err)
                                 err) < 0
                ? -1
                : 0;
+}
+
+/* TensorBoard takes the first end of a session: one that was stopped has not ended. */
+void pretrain_report_close(struct pretrain *p, const struct err *why)
+{
+    struct err ignored;
+
+    if (!p->metrics)
+        return;
+    if (!why || why->code != ERR_REQUEUE)
+        metrics_end(p->metrics, !why, &ignored);
+    metrics_close(p->metrics);
+    p->metrics = NULL;
 }
 
 /* The GPU's state at the thread's last poll; NVML is not called here. Returns gpu, or NULL. */

@@ -16,6 +16,7 @@ import tempfile
 sys.path = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
 
 from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.plugins.hparams import metadata as hparams
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -28,7 +29,12 @@ int main(int argc, char **argv)
     struct err err = { 0 };
     int first = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 1;
 
-    if (metrics_open(&metrics, argv[1], first, &err) < 0)
+    static const struct events_hparam fields[] = { { "optimizer.lr", "3.0e-4" },
+                                                   { "train.dtype", "bf16" },
+                                                   { "model.bias", "false" } };
+
+    if (metrics_open(&metrics, argv[1], first, &err) < 0 ||
+        metrics_job(metrics, fields, 3, "model:\n  bias: false\n", &err) < 0)
         goto failed;
     for (int step = first; step <= 20; step++) {
         struct metrics_step one = { .step = step, .loss = 10.0 / step + first, .grad_norm = 0.1,
@@ -42,6 +48,8 @@ int main(int argc, char **argv)
         if (step % 5 == 0 && metrics_eval(metrics, &eval, &err) < 0)
             goto failed;
     }
+    if (first > 1 && metrics_end(metrics, true, &err) < 0)
+        goto failed;
     metrics_close(metrics);
     return 0;
 failed:
@@ -76,7 +84,7 @@ def main():
         run = os.path.join(folder, "run")
         subprocess.check_call([program, run])
         subprocess.check_call([program, run, "11"])
-        events = event_accumulator.EventAccumulator(run, size_guidance={"scalars": 0})
+        events = event_accumulator.EventAccumulator(run, size_guidance={"scalars": 0, "tensors": 0})
         events.Reload()
         tags = ["eval/loss", "eval/perplexity", "memory/bytes", "speed/elapsed_s", "speed/mfu", "speed/step_s",
                 "speed/tokens_per_s", "train/grad_norm", "train/loss", "train/loss_mean", "train/lr",
@@ -89,6 +97,16 @@ def main():
         expect([(e.step, e.value) for e in events.Scalars("eval/loss")],
                [(5, 3.5), (10, 3.5), (15, 13.5), (20, 13.5)], "eval/loss")
         expect(events.Scalars("train/lr")[0].value, as_float(3e-4), "lr")
+        expect(events.Tensors("job")[0].tensor_proto.string_val[0], b"    model:\n      bias: false\n", "the job")
+        expect(events.SummaryMetadata("job").plugin_data.plugin_name, "text", "the job's plugin")
+        start = hparams.parse_session_start_info_plugin_data(
+            events.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content)
+        expect(start.hparams["optimizer.lr"].number_value, 3e-4, "a number")
+        expect(start.hparams["train.dtype"].string_value, "bf16", "a text")
+        expect(start.hparams["model.bias"].WhichOneof("kind"), "bool_value", "a flag")
+        end = hparams.parse_session_end_info_plugin_data(
+            events.SummaryMetadata(hparams.SESSION_END_INFO_TAG).plugin_data.content)
+        expect(end.status, 1, "success")
         with open(os.path.join(run, "metrics.jsonl")) as lines:
             records = [json.loads(line) for line in lines]
         steps = [record for record in records if "loss" in record]
