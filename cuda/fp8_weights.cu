@@ -20,6 +20,12 @@ struct weight_rounding {
     int has_one; /* scale of each matrix */
 };
 
+/* Blocks of so many rows, or columns. */
+static __device__ __forceinline__ int64_t n_across(int64_t n)
+{
+    return (n + SIDE - 1) / SIDE;
+}
+
 static __device__ __forceinline__ int64_t begin_of(const weight_rounding &r)
 {
     return r.begin ? *r.begin : 0;
@@ -63,9 +69,9 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t block = blockIdx.x, begin = begin_of(r);
     uint32_t own = 0;
 
-    while (block >= m->first_block + ops_fp8_blocks(m->rows, m->cols))
+    while (block >= m->first_block + n_across(m->rows) * n_across(m->cols))
         m++;
-    int64_t across = (m->cols + SIDE - 1) / SIDE, number = block - m->first_block;
+    int64_t across = n_across(m->cols), number = block - m->first_block;
     int64_t row = number / across * SIDE, col = number % across * SIDE;
     for (int64_t i = threadIdx.x; i < SIDE * SIDE; i += THREADS) {
         int64_t at = m->first + (row + i / SIDE) * m->cols + col + i % SIDE - begin;
@@ -133,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS)
         uint8_t code = 0;
 
         if (m && element < m->rows * m->cols) {
-            int64_t across = (m->cols + SIDE - 1) / SIDE;
+            int64_t across = n_across(m->cols);
             int64_t block = element / m->cols / SIDE * across + element % m->cols / SIDE;
             float scale =
                 e4m3_scale(__float_as_uint(joined[m->first_block + (r.has_one ? 0 : block)]));
