@@ -58,7 +58,7 @@ static struct sweep_trial_record *trial_of(struct run_sweep *sweep, const cJSON 
         arena_grow(arena, sweep->trials, sizeof *sweep->trials, &sweep->capacity, trial + 1);
     while (sweep->n_trials <= trial)
         sweep->trials[sweep->n_trials++] =
-            (struct sweep_trial_record){ .state = "waiting", .rung = -1, .value = NAN };
+            (struct sweep_trial_record){ .state = "waits", .rung = -1, .value = NAN };
     return &sweep->trials[trial];
 }
 
@@ -70,7 +70,7 @@ static void take_value(const struct run_sweep *sweep, struct sweep_trial_record 
     trial->rung = rung >= 0 && rung < 1000 ? (int)rung : -1;
     trial->step = step >= 0 && step < 9e15 ? (int64_t)step : 0;
     trial->value = number_in(line, "value");
-    trial->state = trial->rung + 1 >= sweep->n_rungs ? "done" : "paused";
+    trial->state = trial->rung + 1 >= sweep->n_rungs ? "finished" : "paused";
 }
 
 static void take_trial(const struct run_sweep *sweep, struct sweep_trial_record *trial,
@@ -82,7 +82,7 @@ static void take_trial(const struct run_sweep *sweep, struct sweep_trial_record 
         trial->settings = settings ? arena_strdup(arena, settings) : NULL;
         free(settings);
     } else if (!strcmp(event, "start")) {
-        trial->state = "running";
+        trial->state = "runs";
     } else if (!strcmp(event, "value")) {
         take_value(sweep, trial, line);
     } else if (!strcmp(event, "fail")) {
@@ -111,8 +111,8 @@ static void take_line(struct run_sweep *sweep, const char *text, size_t length, 
         take_header(sweep, line, text, length, arena);
     } else if (!strcmp(event, "resume")) {
         for (int i = 0; i < sweep->n_trials; i++)
-            if (!strcmp(sweep->trials[i].state, "running"))
-                sweep->trials[i].state = "waiting";
+            if (!strcmp(sweep->trials[i].state, "runs"))
+                sweep->trials[i].state = "waits";
     } else if (!strcmp(event, "end") || !strcmp(event, "more")) {
         sweep->is_over = !strcmp(event, "end");
     } else if (sweep->header) {

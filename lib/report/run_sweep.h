@@ -17,7 +17,7 @@
 
 struct sweep_trial_record {
     const char *settings; /* a JSON object: job key, value; NULL: not recorded yet */
-    const char *state;    /* "waiting", "running", "paused", "stopped", "done", "failed" */
+    const char *state;    /* "waits", "runs", "paused", "stopped", "finished", "failed" */
     const char *text;     /* why it failed; NULL */
     int rung;             /* of the newest value; -1: there is none */
     int64_t step;

@@ -73,7 +73,7 @@ cat >"$dir/sweep/sweep.jsonl" <<'END'
 {"event":"stop","trial":0,"rung":0}
 END
 expect 'a sweep' 0 "^$dir/sweep/report.html: the page " "$lmtrain" report "$dir/sweep"
-expect 'has its trials, the best first' 0 '2 +done +12 +6.7500 .* 0 +stopped +4 +6.5000 .* 1 +failed ' sh -c "printf '%s\n' '$output' | tr '\n' ' '"
+expect 'has its trials, the best first' 0 '2 +finished +12 +6.7500 .* 0 +stopped +4 +6.5000 .* 1 +failed ' sh -c "printf '%s\n' '$output' | tr '\n' ' '"
 expect 'and the runs of those that began' 0 '^2 runs, ' check "$dir/sweep/report.html" "$dir/sweep/trial-002" "$dir/sweep/trial-000"
 expect 'a timeline of a sweep' 2 'is a sweep \(hint: the run of a trial is in its folder, as ' "$lmtrain" report "$dir/sweep" --trace "$dir/x.json"
 

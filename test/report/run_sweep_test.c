@@ -36,7 +36,7 @@ static struct run_sweep read_sweep(const char *folder, const char *text)
 
 static void test_states(void **state)
 {
-    static const char *const states[] = { "stopped", "done", "failed", "running", "waiting" };
+    static const char *const states[] = { "stopped", "finished", "failed", "runs", "waits" };
     static const int by_rank[] = { 1, 0, 2, 3, 4 };
     struct run_sweep sweep = read_sweep(*state, record);
     int *order;
@@ -76,7 +76,7 @@ static void test_more(void **state)
     struct run_sweep sweep = read_sweep(*state, text);
 
     assert_true(sweep.is_over);
-    assert_string_equal(sweep.trials[4].state, "waiting");
+    assert_string_equal(sweep.trials[4].state, "waits");
     assert_int_equal(sweep.best, 1);
     memcpy(strstr(text, "minimize"), "maximize", 8);
     sweep = read_sweep(*state, text);

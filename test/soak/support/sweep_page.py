@@ -22,7 +22,7 @@ def main():
             (d) => [d.trial.trial, ...d.data])""")
         check("a line for each trial with a value, the best last", lines == [[0, lines[0][1], 0, 1], [1, 0, 1, 0]], lines)
         rows = browser.evaluate("[...document.querySelectorAll('.sweep tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))")
-        check("a row for each trial, the best first", [row[:2] for row in rows] == [["1", "done"], ["0", "paused"], ["2", "failed"]] and
+        check("a row for each trial, the best first", [row[:2] for row in rows] == [["1", "finished"], ["0", "paused"], ["2", "failed"]] and
               rows[2][-1] == "the loss is not finite", rows)
         check("the runs of its trials", browser.evaluate("report.runs.map((run) => run.name)") == ["trial-001", "trial-000"], "other runs")
         check("no error in the console", not browser.errors, browser.errors)
