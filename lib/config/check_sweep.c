@@ -97,6 +97,13 @@ static void check_rungs(struct job_reader *r)
         diagnostics_add(&r->mistakes, reader_given(r, "sweep.min_steps"),
                         "sweep.min_steps is %lld, not less than train.steps %lld",
                         (long long)job->sweep.min_steps, (long long)job->train.steps);
+    else if (job->sweep.stop == SWEEP_STOP_MEDIAN && job->sweep.min_steps &&
+             job->train.steps / job->sweep.min_steps >= SWEEP_RUNGS_MAX)
+        diagnostics_add(&r->mistakes, reader_given(r, "sweep.min_steps"),
+                        "sweep.min_steps is %lld: train.steps %lld has more than %d multiples of "
+                        "it (hint: %lld)",
+                        (long long)job->sweep.min_steps, (long long)job->train.steps,
+                        SWEEP_RUNGS_MAX, (long long)(job->train.steps / 100));
     else if (is_eval && every && job->sweep.min_steps % every != 0)
         diagnostics_add(&r->mistakes, reader_given(r, "sweep.min_steps"),
                         "sweep.min_steps is %lld, not a multiple of eval.every_steps %lld (hint: "

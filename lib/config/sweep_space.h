@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-enum { SWEEP_TRIALS_MAX = 10000 };
+enum { SWEEP_TRIALS_MAX = 10000, SWEEP_RUNGS_MAX = 1000 };
 
 enum sweep_range { SWEEP_VALUES, SWEEP_UNIFORM, SWEEP_LOG };
 

@@ -366,7 +366,7 @@ static bool header_is_whole(const struct parsed *p)
 
     for (int i = 1; i < h->n_rungs - 1; i++)
         is_whole &= h->rungs[i] > h->rungs[i - 1];
-    return is_whole && (int64_t)h->n_rungs * h->n_trials < 100000000;
+    return is_whole && h->n_rungs <= SWEEP_RUNGS_MAX;
 }
 
 /* Take a line into the history. Returns 0, or -1 if it does not belong there. */
