@@ -362,7 +362,7 @@ static bool header_is_whole(const struct parsed *p)
 {
     const struct history_header *h = &p->header;
     bool is_whole = h->command && h->job && h->metric && h->parameters && h->n_rungs > 0 &&
-                    h->n_trials > 0 && h->eta >= 1;
+                    h->n_trials > 0 && h->eta >= 1 && h->min_trials >= 1;
 
     for (int i = 1; i < h->n_rungs - 1; i++)
         is_whole &= h->rungs[i] > h->rungs[i - 1];
