@@ -4,8 +4,8 @@
  * The file is a list of records: u64 length, masked CRC of it, data, masked CRC of the data. The
  * data are protocol buffers (tensorflow/core/util/event.proto), of which we write four kinds of
  * field. Texts and hparams are summaries of TensorBoard's plugins (tensorboard/plugins/hparams,
- * plugin_data.proto). Written from front to back with one write a call, so that TensorBoard can read along. It
- * knows nothing of training: tags are the caller's.
+ * plugin_data.proto). Written from front to back with one write a call, so that TensorBoard can
+ * read along. It knows nothing of training: tags are the caller's.
  */
 #ifndef REPORT_EVENTS_H
 #define REPORT_EVENTS_H
