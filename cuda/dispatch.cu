@@ -236,11 +236,32 @@ static __device__ __forceinline__ int64_t pack_here(void)
     return (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
 }
 
+/* The rows of some of the experts; ends NULL: those of all. */
+struct some_rows {
+    const int32_t *ends;
+    int first, end;
+};
+
+static struct some_rows some_rows_of(const struct op_shape *op, const struct tensor *ends)
+{
+    const struct op_attributes *a = &op->attributes;
+    struct some_rows s = { a->experts ? (const int32_t *)ends->data : NULL, (int)a->first,
+                           (int)a->first + a->experts };
+
+    return s;
+}
+
+static __device__ __forceinline__ bool has_row(const some_rows &s, int row)
+{
+    return row >= 0 &&
+           (!s.ends || (row < s.ends[s.end - 1] && (!s.first || row >= s.ends[s.first - 1])));
+}
+
 /* n: of a token. */
 template <typename T, int N>
 __global__ void __launch_bounds__(N_THREADS)
     dispatch_kernel(rows_of<int32_t> place, rows_of<T> x, rows_of<T> y, int64_t n_tokens, int n,
-                    int64_t d)
+                    int64_t d, some_rows some)
 {
     int64_t token = row_here(), col = pack_here() * N;
 
@@ -251,7 +272,7 @@ __global__ void __launch_bounds__(N_THREADS)
 
 #pragma unroll 4
     for (int i = 0; i < n; i++)
-        if (places[i] >= 0)
+        if (has_row(some, places[i]))
             *(packed<T, N> *)(y.row(places[i]) + col) = pack;
 }
 
@@ -259,7 +280,7 @@ __global__ void __launch_bounds__(N_THREADS)
 template <typename T, int N>
 __global__ void __launch_bounds__(N_THREADS)
     combine_kernel(rows_of<int32_t> place, rows_of<T> y, rows_of<T> x, int64_t n_tokens, int n,
-                   int64_t d)
+                   int64_t d, some_rows)
 {
     int64_t token = row_here(), col = pack_here() * N;
 
@@ -305,7 +326,8 @@ static void move_run(struct kernels *kernels, const struct kernel_call *call, in
                    cuda_launch(kernels, call, shape_of(place->rows, ceil_div(in->cols, N)),
                                back ? combine_kernel<T, N> : dispatch_kernel<T, N>,
                                cuda_rows<int32_t>(place), cuda_rows<T>(in), cuda_rows<T>(out),
-                               place->rows, (int)place->cols, in->cols);
+                               place->rows, (int)place->cols, in->cols,
+                               some_rows_of(&call->op, &call->op.in[DISPATCH_ENDS]));
                });
 }
 
@@ -322,6 +344,7 @@ struct weighted {
     rows_of<int32_t> place;
     int64_t n_choices, f;
     int n; /* of a token */
+    struct some_rows some;
 };
 
 template <typename T, int N>
@@ -334,7 +357,7 @@ __global__ void __launch_bounds__(N_THREADS)
         return;
     int64_t token = choice / p.n, i = choice % p.n, row = p.place.row(token)[i];
 
-    if (row < 0)
+    if (!has_row(p.some, (int)row))
         return;
     float w = p.weight.row(token)[i];
     packed<T, N> gates = *(const packed<T, N> *)(gu.row(row) + col);
@@ -382,8 +405,8 @@ __global__ void __launch_bounds__(N_THREADS)
     int64_t token = choice / p.n, i = choice % p.n, row = p.place.row(token)[i];
     float w = p.weight.row(token)[i], sum = 0;
 
-    if (row < 0) {
-        if (!lane)
+    if (!has_row(p.some, (int)row)) {
+        if (!lane && row < 0 && !p.some.first)
             dweight.row(token)[i] = 0;
         return;
     }
@@ -395,11 +418,15 @@ __global__ void __launch_bounds__(N_THREADS)
         dweight.row(token)[i] = sum;
 }
 
-static struct weighted weighted_of(const struct op_shape *op, int64_t f)
+static struct weighted weighted_of(const struct op_shape *op, const struct tensor *ends, int64_t f)
 {
     const struct tensor *place = &op->in[EXPERT_SWIGLU_PLACE];
     struct weighted w = { cuda_rows<float>(&op->in[EXPERT_SWIGLU_WEIGHT]),
-                          cuda_rows<int32_t>(place), tensor_elements(place), f, (int)place->cols };
+                          cuda_rows<int32_t>(place),
+                          tensor_elements(place),
+                          f,
+                          (int)place->cols,
+                          some_rows_of(op, ends) };
 
     return w;
 }
@@ -407,7 +434,7 @@ static struct weighted weighted_of(const struct op_shape *op, int64_t f)
 static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct tensor *gu = &call->op.in[EXPERT_SWIGLU_GU], *y = &call->op.out[EXPERT_SWIGLU_Y];
-    struct weighted p = weighted_of(&call->op, y->cols);
+    struct weighted p = weighted_of(&call->op, &call->op.in[EXPERT_SWIGLU_ENDS], y->cols);
 
     (void)first;
     with_packs(gu->dtype, cuda_is_aligned(gu, 16) && cuda_is_aligned(y, 16),
@@ -426,7 +453,7 @@ static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_
     const struct tensor *dy = &call->op.in[EXPERT_SWIGLU_GRAD_DY],
                         *gu = &call->op.in[EXPERT_SWIGLU_GRAD_GU],
                         *dgu = &call->op.out[EXPERT_SWIGLU_GRAD_DGU];
-    struct weighted p = weighted_of(&call->op, dy->cols);
+    struct weighted p = weighted_of(&call->op, &call->op.in[EXPERT_SWIGLU_GRAD_ENDS], dy->cols);
     int wide = cuda_is_aligned(dy, 16) && cuda_is_aligned(gu, 16) && cuda_is_aligned(dgu, 16);
 
     (void)first;

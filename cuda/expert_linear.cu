@@ -26,6 +26,7 @@ template <typename T, typename O> struct experts {
     int64_t other_rows;     /* of w, an expert's */
     int n_slots, n_bands, band;
     int first;
+    int begin, end; /* of the experts, those that have rows; not of dw */
 };
 
 /* ---- tiles -------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(BN) expert_rows_kernel(experts<T, T> p)
     int64_t row = begin_of(p.ends, expert) + (int64_t)(slot - slot_of(p.ends, expert)) * OWN_ROWS;
     int end = p.ends[expert];
 
-    if (col >= p.n_cols || row >= end)
+    if (col >= p.n_cols || row >= end || expert < p.begin || expert >= p.end)
         return;
     const T *w = p.other + expert * p.other_rows * p.ld_other;
     own_tile<T> tile = { p.rows + row * p.ld_rows,
@@ -151,6 +152,8 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.ld_out = y->stride;
     p.ends = (const int32_t *)in[EXPERT_LINEAR_ENDS].data;
     p.n_experts = (int)in[EXPERT_LINEAR_ENDS].cols;
+    p.begin = (int)call->op.attributes.first;
+    p.end = call->op.attributes.experts ? p.begin + call->op.attributes.experts : p.n_experts;
     p.n_rows = y->rows;
     p.n_cols = y->cols;
     p.k = (int)in[EXPERT_LINEAR_X].cols;

@@ -41,13 +41,18 @@ static __device__ __forceinline__ int rank_of(const kernels_rows &p, int expert)
 
 /* ---- to experts ---- */
 
+/* Some of the rank's experts at hand, and none before them. */
 static __device__ __forceinline__ bool chooses(const kernels_rows &p, int64_t token, int rank)
 {
-    bool is_chosen = false;
+    int n_own = own_experts(p), lowest = n_own;
 
-    for (int64_t i = 0; i < p.n_chosen; i++)
-        is_chosen |= rank_of(p, chosen_expert(p, token * p.n_chosen + i)) == rank;
-    return is_chosen;
+    for (int64_t i = 0; i < p.n_chosen; i++) {
+        int expert = chosen_expert(p, token * p.n_chosen + i);
+
+        if (rank_of(p, expert) == rank)
+            lowest = min(lowest, expert - rank * n_own);
+    }
+    return lowest >= p.first && lowest < p.end;
 }
 
 /* Block b: own tokens that go to rank b; from n_ranks on, tokens of rank b - n_ranks that come. */
@@ -130,31 +135,41 @@ __global__ void __launch_bounds__(N_THREADS) unpack_received_kernel(kernels_rows
 /* ---- and back ---- */
 
 /* Of rank blockIdx.x, how many rows each expert here has; of the own rank, each rank's experts,
- * too. Shared: as many ints. */
+ * too: those at hand, those before them, and all. Shared: n_own + 3 n_ranks ints. */
 static __global__ void __launch_bounds__(N_THREADS) count_rows_kernel(kernels_rows p)
 {
     CUDA_SHARED(int, shared);
-    int rank = (int)blockIdx.x, n_own = own_experts(p), *ranks = shared + n_own;
+    int rank = (int)blockIdx.x, n_own = own_experts(p), n = p.n_ranks, *ranks = shared + n_own;
     int32_t *lengths = p.lists + (p.n_ranks + rank) * n_own;
 
-    for (int i = (int)threadIdx.x; i < n_own + p.n_ranks; i += N_THREADS)
+    for (int i = (int)threadIdx.x; i < n_own + 3 * n; i += N_THREADS)
         shared[i] = 0;
     __syncthreads();
     for (int64_t i = threadIdx.x; i < p.n_tokens * p.n_chosen; i += N_THREADS) {
         int expert = chosen_expert(p, rank * p.n_tokens * p.n_chosen + i), to = rank_of(p, expert);
 
+        if (to < 0)
+            continue;
+        expert -= to * n_own;
         if (to == p.rank)
-            atomicAdd(&shared[expert - to * n_own], 1);
-        if (to >= 0)
-            atomicAdd(&ranks[to], 1);
+            atomicAdd(&shared[expert], 1);
+        if (expert < p.end)
+            atomicAdd(&ranks[to + (expert < p.first ? n : 0)], 1);
+        atomicAdd(&ranks[2 * n + to], 1);
     }
     __syncthreads();
     for (int e = (int)threadIdx.x; e < n_own; e += N_THREADS)
         lengths[e] = shared[e];
     if (!threadIdx.x)
         p.counts[rank] = ranks[p.rank];
-    for (int r = (int)threadIdx.x; rank == p.rank && r < p.n_ranks; r += N_THREADS)
-        p.counts[p.n_ranks + r] = ranks[r];
+    for (int r = (int)threadIdx.x; rank == p.rank && r < n; r += N_THREADS) {
+        int at = ranks[n + r];
+
+        for (int before = 0; before < r; before++)
+            at += ranks[2 * n + before];
+        p.counts[n + r] = ranks[r];
+        p.counts[2 * n + r] = at;
+    }
 }
 
 /* The sum of the block's threads before this one; n: scratch, an int a thread. */
@@ -194,11 +209,9 @@ static __global__ void __launch_bounds__(N_THREADS) list_segments_kernel(kernels
     if (!threadIdx.x && end == n)
         device_check(sum <= p.in_rows);
     for (int r = (int)threadIdx.x; r < p.n_ranks; r += N_THREADS) {
-        int at = 0;
+        int at = r == p.rank ? p.counts[2 * p.n_ranks + r] : 0;
 
-        for (int before = 0; r == p.rank && before < r; before++)
-            at += p.counts[p.n_ranks + before];
-        for (int e = 0; e < n_own; e++) {
+        for (int e = p.first; e < p.end; e++) {
             places[r * n_own + e] = at;
             at += lengths[r * n_own + e];
         }
@@ -213,7 +226,7 @@ __global__ void __launch_bounds__(N_THREADS) pack_returned_kernel(kernels_rows p
     int n = n_own * p.n_ranks, is_own = rank == p.rank;
     int begin = p.lists[segment], place = p.lists[2 * n + segment];
 
-    if (!is_own && !p.sent)
+    if ((!is_own && !p.sent) || segment % n_own < p.first || segment % n_own >= p.end)
         return;
     V *to = is_own ? row_of<V>(p.out, 0, length) : piece_of<V>(p, p.sent, rank, length);
     for (int64_t j = blockIdx.x; j < p.lists[n + segment]; j += gridDim.x)
@@ -261,9 +274,10 @@ static void pack_returned(struct cuda_device *device, cudaStream_t stream,
 {
     int n_own = kernels_rows_own_experts(p);
 
-    cuda_launch_on(device, stream, name,
-                   cuda_shape_of(p->n_ranks, N_THREADS, (size_t)(n_own + p->n_ranks) * sizeof(int)),
-                   count_rows_kernel, *p);
+    cuda_launch_on(
+        device, stream, name,
+        cuda_shape_of(p->n_ranks, N_THREADS, (size_t)(n_own + 3 * p->n_ranks) * sizeof(int)),
+        count_rows_kernel, *p);
     cuda_launch_on(device, stream, name, cuda_shape_of(1, N_THREADS), list_segments_kernel, *p);
     with_width(p, [&](auto zero, int64_t length) {
         cuda_launch_on(device, stream, name, copies(p, p->n_tokens, p->n_ranks * n_own),
@@ -299,7 +313,7 @@ void cuda_load_rows(struct kernels *kernels, int queue)
 
             rows.kind = kind;
             rows.n_ranks = 1;
-            rows.n_experts = 2;
+            rows.n_experts = rows.end = 2;
             rows.row_bytes = width;
             cuda_pack_rows(kernels, queue, &rows);
             cuda_unpack_rows(kernels, queue, &rows);

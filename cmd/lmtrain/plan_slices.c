@@ -17,7 +17,8 @@ static int64_t exposed(int64_t ns, const struct slice_site *site)
 static bool are_alike(const struct slice_site *a, const struct slice_site *b)
 {
     return a->function == b->function && a->n_slices == b->n_slices &&
-           a->has_sequences == b->has_sequences && a->ns == b->ns && a->whole_ns == b->whole_ns;
+           a->has_sequences == b->has_sequences && a->has_experts == b->has_experts &&
+           a->ns == b->ns && a->whole_ns == b->whole_ns;
 }
 
 /* How many sites from here on are alike. */
@@ -38,7 +39,9 @@ static void print_row(struct report_table *table, const struct program *p,
 
     if (site->n_slices > 1)
         snprintf(slices, sizeof slices, "%d%s", site->n_slices,
-                 site->has_sequences ? " of whole sequences" : " of tokens");
+                 site->has_experts     ? " of experts"
+                 : site->has_sequences ? " of whole sequences"
+                                       : " of tokens");
     if (site->layer >= 0)
         snprintf(layer, sizeof layer, "%d", site->layer);
     report_table_row(
@@ -83,6 +86,7 @@ void plan_add_slices(const struct plan *plan, cJSON *json)
         cJSON_AddNumberToObject(made, "layer", site->layer);
         cJSON_AddNumberToObject(made, "slices", site->n_slices);
         cJSON_AddBoolToObject(made, "of_sequences", site->has_sequences);
+        cJSON_AddBoolToObject(made, "of_experts", site->has_experts);
         cJSON_AddNumberToObject(made, "compute_ns", (double)site->compute_ns);
         cJSON_AddNumberToObject(made, "moved_ns", (double)site->moved_ns);
         cJSON_AddNumberToObject(made, "exposed_uncut_ns", (double)exposed(site->whole_ns, site));

@@ -14,7 +14,7 @@ static bool gathers_keys(const struct job *job)
 
 bool job_has_overlap(const struct job *job)
 {
-    return job->parallel.tp > 1 || gathers_keys(job);
+    return job->parallel.tp > 1 || gathers_keys(job) || job->parallel.ep > 1;
 }
 
 /* What stays whole beside what is cut. */
@@ -43,10 +43,12 @@ void reader_check_overlap(struct job_reader *r)
     if (node && job->parallel.overlap != JOB_OVERLAP_NONE) {
         if (!job_has_overlap(job))
             job_note(r->job, r->arena,
-                     "parallel.overlap has no effect: tp is 1, and no keys are gathered over cp");
+                     "parallel.overlap has no effect: tp and ep are 1, and no keys are gathered "
+                     "over cp");
         note_whole(r);
     }
-    if (job->parallel.overlap != JOB_OVERLAP_HALVES || !job_has_overlap(job))
+    if (job->parallel.overlap != JOB_OVERLAP_HALVES ||
+        (job->parallel.tp == 1 && !gathers_keys(job)))
         return;
     if (job->model.attention_dropout > 0 || (job->samples.train && job->data.packing))
         job_note(r->job, r->arena,

@@ -356,19 +356,25 @@ const struct field job_fields[] = {
               "changes no bit" },
     { "parallel.overlap", FIELD_CHOICE, AT(parallel.overlap), .initial = "auto",
       .choices = overlap_choices,
-      .help = "how collectives of layers are hidden, those over tp and the gathers of keys and "
-              "values of cp_kind gather: none: under gradients of weights "
-              "alone; slices: a layer's products are cut into slices of tokens, each of which "
-              "travels while the next is computed; halves: two slices of whole sequences, through "
-              "attention as well (needs 2 sequences of each tensor-parallel rank in a "
-              "micro-batch); auto: what takes least time by the prices of the key cluster, none "
-              "without it; none as well with micro-batches of several sizes or lengths, and "
-              "reductions: fast; lmtrain plan prints each place; changes no bit on CPUs; on GPUs "
-              "libraries' products of other "
-              "shapes may have other bits, and the numerics differ" },
+      .help =
+          "how collectives of layers are hidden, those over tp, the gathers of keys and values "
+          "of cp_kind gather, and what goes to experts of other ranks and back (ep): none: under "
+          "gradients of weights alone; slices: a layer's products are cut into slices of "
+          "tokens, each of which travels while the next is computed, and those of experts into "
+          "groups of a rank's experts (which have their rows at one time: more memory); "
+          "halves: two slices of whole sequences, through "
+          "attention as well (needs 2 sequences of each tensor-parallel rank in a "
+          "micro-batch); auto: what takes least time by the prices of the key cluster, none "
+          "without it; none as well with micro-batches of several sizes or lengths, and "
+          "reductions: fast; where moe.stash_factor keeps rows in pages, experts' alone are "
+          "cut; lmtrain plan prints each place; changes no bit on CPUs; on GPUs "
+          "libraries' products of other "
+          "shapes may have other bits, and the numerics differ" },
     { "parallel.overlap_slices", FIELD_INT, AT(parallel.overlap_slices), .initial = "auto",
       .word = "auto", .min = 1, .max = 16,
-      .help = "with overlap slices: how many; auto: at each place as many as take least time" },
+      .help =
+          "with overlap slices: how many, at most as many as a rank has experts of these; auto: "
+          "at each place as many as take least time" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
       NUMERICS(LAYOUT, 690),
       .help = "expert parallel size: neighbouring data-parallel ranks that divide the experts of "

@@ -565,7 +565,7 @@ int64_t job_length_unit(const struct job *job);
 int job_node_ranks(const struct job *job);
 
 /* Whether there are collectives that parallel.overlap can cut (program/slice.c): over tp, and keys
- * and values that are gathered. */
+ * and values that are gathered, and rows of experts. */
 bool job_has_overlap(const struct job *job);
 
 #endif

@@ -78,6 +78,7 @@ struct kernels_columns {
 struct kernels_rows {
     enum op_kind kind;
     int rank, n_ranks, n_experts;
+    int first, end;         /* what is moved, of each rank's experts */
     const int32_t *choices; /* [n_ranks n_tokens x n_chosen] */
     int64_t n_tokens, n_chosen;
     const void *in;
@@ -87,8 +88,9 @@ struct kernels_rows {
     int64_t piece_rows;
     void *sent;     /* pieces; NULL: they are sent as they lie (kernels_rows_are_packed) */
     void *received; /* pieces, of send_rows */
-    int32_t
-        *counts; /* [2 x n_ranks]: rows sent to each rank, and received from each, its own, too */
+    /* [3 x n_ranks]: rows sent to each rank, and received from each, its own, too; of return_rows
+     * the first row in `out` of those from each. */
+    int32_t *counts;
     int32_t *lists; /* kernels_rows_list_length of them: pack's, for itself and for unpack */
 };
 

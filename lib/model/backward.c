@@ -157,9 +157,11 @@ static void overlap_chunk(struct compiling *c, int chunk)
 
     options.rows = model_rows(&c->builder);
     options.seq_len = has_whole ? c->builder.seq_len : 0;
-    /* Functions of all sizes, and those of a rerun, have one order of ops. */
-    if (c->n_sizes > 1 || compile_has_pages(c->options))
+    /* Functions of all sizes have one order of ops; those of a rerun one of sums. */
+    if (c->n_sizes > 1)
         options.kind = OVERLAP_NONE;
+    options.experts_alone = compile_has_pages(c->options);
+    options.is_rerun = c->is_rerun;
     if (options.kind != OVERLAP_NONE)
         slice(c->program, f->forward, &options);
     if (options.kind == OVERLAP_NONE || !slice(c->program, f->backward, &options))
@@ -215,10 +217,10 @@ static const struct {
     { "split_backward", split_chunk },
     { "recompute_early", recompute_chunk_early },
     { "compress_rows", compress_chunk },
+    { "page_rows", page_chunk },
     { "overlap_collectives", overlap_chunk },
     { "fp8_scales", scale_chunk },
     { "send_gradient", send_gradient },
-    { "page_rows", page_chunk },
 };
 
 #define N_CHUNK_PASSES (int)(sizeof chunk_passes / sizeof *chunk_passes)

@@ -22,6 +22,11 @@ static int check_experts(const struct op_shape *op, int64_t n, int64_t n_chosen,
     if (m < 1 || m % n)
         return err_set(err, ERR_FAILED, "%s: n_experts is %lld, wanted a multiple of %lld ranks",
                        name, (long long)m, (long long)n);
+    if (op->attributes.first < 0 || op->attributes.first + op->attributes.experts > m / n)
+        return err_set(err, ERR_FAILED, "%s: experts %lld to %lld, wanted of 0 to %lld", name,
+                       (long long)op->attributes.first,
+                       (long long)(op->attributes.first + op->attributes.experts),
+                       (long long)(m / n));
     if (n_chosen > m)
         return err_set(err, ERR_FAILED, "%s: choices has %lld columns, wanted at most %lld", name,
                        (long long)n_chosen, (long long)m);

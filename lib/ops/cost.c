@@ -16,6 +16,23 @@ static void expect_rows(struct tensor *operands, const struct op_operand *infos,
             operands[i].rows = min_i64(operands[i].rows, n_rows);
 }
 
+/* Of some of the experts: their rows of matrices, which as many of the routed rows meet. */
+static void expect_some(struct op_shape *op)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int i = 0; i < info->n_inputs; i++)
+        if (info->inputs[i].cols == DIM_M && info->inputs[i].rows == DIM_ONE) {
+            int64_t m = op->in[i].cols, n = op->attributes.experts;
+
+            for (int k = 0; k < info->n_inputs; k++)
+                if (info->inputs[k].rows == DIM_MN)
+                    op->in[k].rows = op->in[k].rows / m * n;
+            op->in[i].cols = n;
+            return;
+        }
+}
+
 struct op_shape op_expected(const struct op_shape *op)
 {
     const struct op_info *info = op_info(op->kind);
@@ -26,6 +43,8 @@ struct op_shape op_expected(const struct op_shape *op)
         expect_rows(expected.in, info->inputs, info->n_inputs, info->routed_rows, n_rows);
         expect_rows(expected.out, info->outputs, info->n_outputs, info->routed_rows, n_rows);
     }
+    if (op->attributes.experts)
+        expect_some(&expected);
     return expected;
 }
 

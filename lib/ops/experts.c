@@ -55,9 +55,29 @@ static int check_places(const struct op_shape *op, const struct tensor *place,
     return 0;
 }
 
+/* Some of the experts: whose rows they have is known by ends. */
+static int check_some(const struct op_shape *op, const struct tensor *ends, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (!a->experts)
+        return 0;
+    if (!tensor_given(ends))
+        return err_set(err, ERR_FAILED, "%s: %d experts without ends", op_name(op->kind),
+                       a->experts);
+    if (a->first < 0 || a->first + a->experts > ends->cols)
+        return err_set(err, ERR_FAILED, "%s: experts %lld to %lld, wanted of 0 to %lld",
+                       op_name(op->kind), (long long)a->first, (long long)(a->first + a->experts),
+                       (long long)ends->cols);
+    return 0;
+}
+
 static int dispatch_check(const struct op_shape *op, struct err *err)
 {
-    return check_places(op, &op->in[DISPATCH_PLACE], &op->out[DISPATCH_Y], err);
+    return check_places(op, &op->in[DISPATCH_PLACE], &op->out[DISPATCH_Y], err) ||
+                   check_some(op, &op->in[DISPATCH_ENDS], err)
+               ? -1
+               : 0;
 }
 
 static int combine_check(const struct op_shape *op, struct err *err)
@@ -67,7 +87,10 @@ static int combine_check(const struct op_shape *op, struct err *err)
 
 static int expert_swiglu_check(const struct op_shape *op, struct err *err)
 {
-    return check_places(op, &op->in[EXPERT_SWIGLU_PLACE], &op->in[EXPERT_SWIGLU_GU], err);
+    return check_places(op, &op->in[EXPERT_SWIGLU_PLACE], &op->in[EXPERT_SWIGLU_GU], err) ||
+                   check_some(op, &op->in[EXPERT_SWIGLU_ENDS], err)
+               ? -1
+               : 0;
 }
 
 /*
@@ -132,10 +155,11 @@ static void dispatch_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info dispatch = {
     .name = "dispatch",
-    .n_inputs = 2,
+    .n_inputs = 3,
     .inputs = {
         [DISPATCH_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
         [DISPATCH_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [DISPATCH_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {
@@ -277,6 +301,11 @@ static void expert_linear_backward(struct backward *b, const struct op_node *op)
                                       .gradient_of = GRADIENT_OF_PARAMETERS });
 }
 
+static int expert_linear_check(const struct op_shape *op, struct err *err)
+{
+    return check_some(op, &op->in[EXPERT_LINEAR_ENDS], err);
+}
+
 static const struct op_info expert_linear = {
     .name = "expert_linear",
     .n_inputs = 3,
@@ -293,6 +322,7 @@ static const struct op_info expert_linear = {
     .traits = TRAIT_EXPERT_ROWS,
     .ends_input = 1 + EXPERT_LINEAR_ENDS,
     .routed_rows = DIM_T,
+    .check = expert_linear_check,
     .spread = expert_linear_spread,
     .flops = expert_linear_flops,
     .backward = expert_linear_backward,
@@ -312,6 +342,7 @@ static const struct op_info expert_linear_dx = {
     },
     .routed_rows = DIM_T,
     .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
+    .check = expert_linear_check,
     .spread = expert_linear_dx_spread,
     .flops = expert_linear_flops,
 };
@@ -394,11 +425,12 @@ static int expert_swiglu_spread(const struct spread_query *q)
 
 static const struct op_info expert_swiglu = {
     .name = "expert_swiglu",
-    .n_inputs = 3,
+    .n_inputs = 4,
     .inputs = {
         [EXPERT_SWIGLU_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GU] = { "gu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {
@@ -428,7 +460,11 @@ static int expert_swiglu_grad_spread(const struct spread_query *q)
 
 static int expert_swiglu_grad_check(const struct op_shape *op, struct err *err)
 {
-    return check_places(op, &op->in[EXPERT_SWIGLU_GRAD_PLACE], &op->in[EXPERT_SWIGLU_GRAD_GU], err);
+    return check_places(op, &op->in[EXPERT_SWIGLU_GRAD_PLACE], &op->in[EXPERT_SWIGLU_GRAD_GU],
+                        err) ||
+                   check_some(op, &op->in[EXPERT_SWIGLU_GRAD_ENDS], err)
+               ? -1
+               : 0;
 }
 
 static double expert_swiglu_grad_flops(const struct op_shape *op)
@@ -438,12 +474,13 @@ static double expert_swiglu_grad_flops(const struct op_shape *op)
 
 static const struct op_info expert_swiglu_grad = {
     .name = "expert_swiglu_grad",
-    .n_inputs = 4,
+    .n_inputs = 5,
     .inputs = {
         [EXPERT_SWIGLU_GRAD_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_DY] = { "dy", DIM_R, DIM_F, TYPE_ACT, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_GU] = { "gu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 2,
     .outputs = {

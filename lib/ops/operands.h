@@ -109,7 +109,7 @@ enum gate_rows_grad_in { GATE_ROWS_GRAD_DY, GATE_ROWS_GRAD_X, GATE_ROWS_GRAD_GAT
 enum gate_rows_grad_out { GATE_ROWS_GRAD_DX, GATE_ROWS_GRAD_DGATE };
 enum expert_order_in { EXPERT_ORDER_EXPERT, EXPERT_ORDER_BEGIN };
 enum expert_order_out { EXPERT_ORDER_PLACE, EXPERT_ORDER_ENDS };
-enum dispatch_in { DISPATCH_PLACE, DISPATCH_X };
+enum dispatch_in { DISPATCH_PLACE, DISPATCH_X, DISPATCH_ENDS };
 enum dispatch_out { DISPATCH_Y };
 enum combine_in { COMBINE_PLACE, COMBINE_Y };
 enum combine_out { COMBINE_X };
@@ -122,10 +122,11 @@ enum expert_linear_dw_out { EXPERT_LINEAR_DW_DW };
 enum expert_lora_in { EXPERT_LORA_Y, EXPERT_LORA_ENDS, EXPERT_LORA_H0, EXPERT_LORA_B0,
     EXPERT_LORA_H1, EXPERT_LORA_B1, EXPERT_LORA_H2, EXPERT_LORA_B2 };
 enum expert_lora_out { EXPERT_LORA_OUT };
-enum expert_swiglu_in { EXPERT_SWIGLU_WEIGHT, EXPERT_SWIGLU_PLACE, EXPERT_SWIGLU_GU };
+enum expert_swiglu_in { EXPERT_SWIGLU_WEIGHT, EXPERT_SWIGLU_PLACE, EXPERT_SWIGLU_GU,
+    EXPERT_SWIGLU_ENDS };
 enum expert_swiglu_out { EXPERT_SWIGLU_Y };
 enum expert_swiglu_grad_in { EXPERT_SWIGLU_GRAD_WEIGHT, EXPERT_SWIGLU_GRAD_PLACE,
-    EXPERT_SWIGLU_GRAD_DY, EXPERT_SWIGLU_GRAD_GU };
+    EXPERT_SWIGLU_GRAD_DY, EXPERT_SWIGLU_GRAD_GU, EXPERT_SWIGLU_GRAD_ENDS };
 enum expert_swiglu_grad_out { EXPERT_SWIGLU_GRAD_DGU, EXPERT_SWIGLU_GRAD_DWEIGHT };
 enum page_start_in { PAGE_START_FREE };
 enum page_out_in { PAGE_OUT_X, PAGE_OUT_ENDS, PAGE_OUT_PAGES, PAGE_OUT_FREE };

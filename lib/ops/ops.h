@@ -194,10 +194,11 @@
  *                         ends[e-1] .. ends[e] - 1. With begin: of the m experts from there on
  *                         alone, which are numbered from 0 in ends, of `n_experts` in all; place is
  *                         -1 of choices of others, and of what is -1: they have no row
- *   dispatch            place[T x s] i32, x[T x d] act -> y[R x d] act
+ *   dispatch            place[T x s] i32, x[T x d] act, ends?[1 x m] i32 -> y[R x d] act
  *                         y[place[t, i]] = x[t], where there is a row; combine's gradient. R is at
  *                         most T s; rows that are the place of no choice are neither read nor
- *                         written, here and by all that follows
+ *                         written, here and by all that follows. With `experts`, here and below,
+ *                         rows of these alone, as ends has them
  *   combine             place[T x s] i32, y[R x d] act -> x[T x d] act
  *                         x[t] = sum_i y[place[t, i]], in order, of those that have a row;
  *                         dispatch's gradient
@@ -210,11 +211,12 @@
  *                       b1?, h2?, b2? -> out[R x n] act
  *                         lora's, of the rows that experts have: those of expert e with its rows
  *                         e n0 .. of b0, e n1 .. of b1; its gradients are of expert_linear_dx, dw
- *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[R x 2f] act -> y[R x f] act
+ *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[R x 2f] act, ends? -> y[R x f] act
  *                         swiglu's, times the row's weight: so that what comes out of an expert
  *                         need not be kept for the weight's gradient
- *   expert_swiglu_grad  weight, place, dy[R x f], gu -> dgu[R x 2f], dweight[T x s] fp32
- *                         dweight is 0 of choices that have no row
+ *   expert_swiglu_grad  weight, place, dy[R x f], gu, ends? -> dgu[R x 2f], dweight[T x s] fp32
+ *                         dweight is 0 of choices that have no row; where `experts` do not begin
+ *                         with the first one it stays as it was there
  *   page_start          free~[1 x 2 + P] i32 ->
  *                         all P pages are free; free is the number of these, 0, and their numbers
  *   page_out            x[R x d] any, ends[1 x m] i32, pages~[P x w] as x, free~ -> table[1 x N] i32
@@ -319,14 +321,17 @@
  *                         their order; choices are of all ranks' tokens, rank by rank. Each rank
  *                         gets the rows of all tokens that chose one of its experts, once: token t
  *                         of rank r at row r T + t. Other rows of y stay as they are. place, which
- *                         is read by the gradient alone: expert_order's of the rank's own tokens
+ *                         is read by the gradient alone: expert_order's of the rank's own
+ *                         tokens. With `experts`, of tokens that chose one of these of the rank,
+ *                         and none of those before them
  *   return_rows         y[R x d] act, choices[n T x s] i32, place?[n T x s] i32 -> x[T s x d] act
  *                         over `axis`: y has a row of each choice of one of the rank's experts, by
  *                         expert, then rank, then token, as expert_order with begin counts them; R
  *                         is at most n T min(s, m / n). x has those of the rank's own tokens, by
  *                         expert, then token, as expert_order counts them: each from the rank that
  *                         has its expert; rows behind those of choices that are not -1 are
- *                         undefined. place, for the gradient: that of all tokens, with begin.
+ *                         undefined. place, for the gradient: that of all tokens, with begin. With
+ *                         `experts`, rows of these of each rank, which lie where they do with all
  *                         A dispatch of sent rows has as its gradient the combined rows that are
  *                         returned, a combine of returned rows the dispatch of those that are sent
  *   exchange_codes      x[R x b] -> y[R x b]
@@ -457,7 +462,9 @@ struct op_attributes {
     int zigzag;        /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
     int64_t part_rows; /* gather_sequence, scatter_sequence: rows of the rank's whole part, of
                         * which these are a slice from row `first` on; 0: it is all of it */
-    int64_t first;
+    int64_t first;     /* of experts, too: of a rank's these many from `first` on (send_rows,
+                        * return_rows, and what takes ends); 0: all */
+    int experts;
     int window;       /* attentions, gather_window, scatter_window: keys that a query sees at most,
                      * up to its own; attentions: 0: any number */
     int alibi;        /* attentions: heads of all ranks, by which slopes go; 0: no slopes */

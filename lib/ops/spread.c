@@ -58,6 +58,12 @@ void spread_give_all(const struct spread_query *q, enum spread spread)
         q->out[i] = spread;
 }
 
+/* Where each rank has some of the experts, and their rows, of an optional operand with their ends. */
+static bool is_of_experts(const struct op_operand *operand)
+{
+    return operand->rows == DIM_ONE && operand->cols == DIM_M && operand->type == TYPE_I32;
+}
+
 int spread_alike(const struct spread_query *q, unsigned data, unsigned rowwise, unsigned allowed)
 {
     static const unsigned bit[N_SPREADS] = { 0, MAY_ROWS, MAY_COLS, MAY_PARTIAL };
@@ -70,6 +76,8 @@ int spread_alike(const struct spread_query *q, unsigned data, unsigned rowwise, 
     for (int i = 0; i < q->info->n_inputs; i++) {
         enum spread wanted = data >> i & 1 ? spread : rowwise >> i & 1 ? of_rows : SPREAD_SAME;
 
+        if (spread == SPREAD_ROWS && is_of_experts(&q->info->inputs[i]))
+            wanted = q->in[i] == SPREAD_COLS ? SPREAD_COLS : SPREAD_ROWS;
         if (spread_want(q, i, wanted))
             return -1;
     }

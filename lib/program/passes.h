@@ -180,12 +180,16 @@ struct slice_options {
     int n_slices;
     int64_t rows; /* of tokens, on all tensor-parallel ranks together */
     int seq_len;
+    bool experts_alone; /* other rows stay whole, and sums keep their order: two functions that add
+                           to the same gradients may be cut in other ways */
+    bool is_rerun;      /* its sites are not said again */
     struct slice_times times;
 };
 
 /*
  * slice.c: in place of overlap_collectives: cut ops and the collectives between them, over tp and
- * gathers of keys and values over cp, into slices of rows, and order them so that a slice travels
+ * gathers of keys and values over cp, into slices of rows, what goes to experts and back into
+ * groups of experts (slice_experts.c), and order them so that a slice travels
  * while others are computed. What sums over rows, and attention, is done on all rows; with halves,
  * which are of whole sequences, attention is cut as well. No bit changes: a row's result does not
  * depend on the rows beside it. Returns whether anything was cut; else the function is as it was.

@@ -346,6 +346,7 @@ struct slice_site {
     int function, layer; /* of its first collective */
     int n_slices;        /* 1: it is not cut */
     bool has_sequences;  /* each slice is whole sequences */
+    bool has_experts;    /* or the rows of some of a rank's experts */
     int64_t compute_ns, moved_ns, ns, whole_ns;
     struct slice_site *next; /* in the order of ops, functions as they were compiled */
 };

@@ -21,6 +21,9 @@
  * Where in all ranks' rows those of a slice are, the op knows: each slice is a group of the
  * gathered value (program.h).
  *
+ * What goes to experts on other ranks, and comes back, is cut by experts instead of by rows:
+ * slice_experts.c.
+ *
  * With sequence parallelism a rank has a period of rows. Slice i of all rows is the i-th part of
  * each rank's period, as many pieces as there are ranks. No row changes its rank or its place, so
  * that sums over rows stay as they are. Values are cut into views; which ops wait for which slice
@@ -59,19 +62,28 @@ static bool has_groups(const struct slicer *s, const struct op *op, int64_t rows
            (s->period + rows - 1) / rows * s->n_pieces <= PROGRAM_MAX_PARTS;
 }
 
-/* Cut ops begin .. end - 1 as far as they can be; whether a collective is. */
-static bool cut(struct slicer *s, int begin, int end, int64_t rows)
+static bool is_cut(const struct slicer *s, const struct op *op, int64_t rows)
 {
-    bool moves = false;
+    return rows < s->period && slice_is_cut(s, op, rows) && has_groups(s, op, rows);
+}
 
+/* Cut ops begin .. end - 1 as far as they can be, those of experts into at most n groups; whether a
+ * collective is. Where none of rows is, rows stay whole. */
+static bool cut(struct slicer *s, int begin, int end, int64_t rows, int n)
+{
+    bool moves_rows = false, moves_groups = false;
+
+    for (int i = begin; i < end && !s->options->experts_alone; i++)
+        moves_rows |=
+            op_is_collective(s->function->ops[i].kind) && is_cut(s, &s->function->ops[i], rows);
     for (int i = begin; i < end; i++) {
         const struct op *op = &s->function->ops[i];
-        bool is = rows < s->period && slice_is_cut(s, op, rows) && has_groups(s, op, rows);
+        int groups = slice_groups_for(slice_experts(s, op), n);
 
-        s->slice_rows[i] = is ? rows : 0;
-        moves |= is && op_is_collective(op->kind);
+        s->slice_rows[i] = groups ? -groups : moves_rows && is_cut(s, op, rows) ? rows : 0;
+        moves_groups |= groups && op_is_collective(op->kind);
     }
-    return moves;
+    return moves_rows || moves_groups;
 }
 
 /* How long they take. */
@@ -93,7 +105,7 @@ static int end_of_site(const struct slicer *s, int begin)
         const struct op *op = &s->function->ops[i++];
 
         if (!order_is_async(op) && !slice_is_cut(s, op, SLICE_ROWS_MIN) &&
-            !slice_only_accumulates(s->program, op))
+            !slice_is_between_experts(s, op) && !slice_only_accumulates(s->program, op))
             break;
     }
     return i;
@@ -101,22 +113,21 @@ static int end_of_site(const struct slicer *s, int begin)
 
 static void choose_of_site(struct slicer *s, int begin, int end)
 {
-    int64_t best = 0, least;
+    int64_t least;
+    int best = 1;
 
-    cut(s, begin, end, s->period);
+    cut(s, begin, end, s->period, 1);
     least = play(s, begin, end) * (100 - GAIN_MIN) / 100;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        int64_t rows = rows_for(s, counts[i], SLICE_ROWS_MIN);
-
-        if (!cut(s, begin, end, rows))
+        if (!cut(s, begin, end, rows_for(s, counts[i], SLICE_ROWS_MIN), counts[i]))
             continue;
         int64_t ns = play(s, begin, end);
         if (ns < least) {
             least = ns;
-            best = rows;
+            best = counts[i];
         }
     }
-    cut(s, begin, end, best ? best : s->period);
+    cut(s, begin, end, best > 1 ? rows_for(s, best, SLICE_ROWS_MIN) : s->period, best);
 }
 
 static bool is_like(const struct slicer *s, int a, int b)
@@ -155,7 +166,7 @@ static void cut_sites(struct slicer *s)
     int n = s->options->n_slices, n_ops = s->function->n_ops;
 
     if (n) {
-        cut(s, 0, n_ops, rows_for(s, n, SLICE_ROWS_MIN));
+        cut(s, 0, n_ops, rows_for(s, n, SLICE_ROWS_MIN), n);
         return;
     }
     int begins[2] = { -1, -1 };
@@ -180,9 +191,9 @@ static void cut_sequences(struct slicer *s, int n)
     s->has_sequences = true;
 
     if (seq_len && s->period % seq_len == 0)
-        cut(s, 0, s->function->n_ops, rows_for(s, n, seq_len));
+        cut(s, 0, s->function->n_ops, rows_for(s, n, seq_len), 1);
     else
-        cut(s, 0, s->function->n_ops, s->period);
+        cut(s, 0, s->function->n_ops, s->period, 1);
 }
 
 /* What is best of what was tried. */
@@ -207,7 +218,8 @@ static bool is_cut_collective(const struct slicer *s, int op)
 {
     const struct op *o = &s->function->ops[op];
 
-    return op_is_collective(o->kind) && slice_is_cut(s, o, SLICE_ROWS_MIN);
+    return op_is_collective(o->kind) &&
+           (slice_experts(s, o) > 1 || slice_is_cut(s, o, SLICE_ROWS_MIN));
 }
 
 static void choose(struct slicer *s)
@@ -222,7 +234,7 @@ static void choose(struct slicer *s)
         cut_sequences(s, 2);
         return;
     }
-    cut(s, 0, s->function->n_ops, s->period);
+    cut(s, 0, s->function->n_ops, s->period, 1);
     keep_if_better(s, &chosen);
     cut_sites(s);
     keep_if_better(s, &chosen);
@@ -255,6 +267,7 @@ static struct slice_site *record(struct slicer *s, int begin, int end,
         if (is_cut_collective(s, i)) {
             site->layer = s->function->ops[i].layer;
             site->n_slices = slice_count(s, i);
+            site->has_experts = s->slice_rows[i] < 0;
         }
     for (last = &s->program->slice_sites; *last; last = &(*last)->next)
         ;
@@ -307,7 +320,7 @@ static void set_parts(struct slicer *s, int id, int64_t rows)
     struct value *base = &s->program->values[program_whole(s->program, id)];
     int64_t is = base->part_rows;
 
-    if (base->rows % s->period || (is && base->part_period != s->period))
+    if (base->rows % s->period || base->n_groups || (is && base->part_period != s->period))
         return;
     base->part_period = s->period;
     base->part_rows = !is || (is % rows == 0) ? rows : rows % is == 0 ? is : s->period;
@@ -381,6 +394,10 @@ static void emit_task(struct slicer *s, int function, const struct slice_task *t
         program_emit(s->program, function, op);
         return;
     }
+    if (s->slice_rows[task->op] < 0) {
+        slice_emit_group(s, function, task);
+        return;
+    }
     for (int piece = 0; piece < slice_n_pieces(s, op); piece++)
         if (slice_is_of_sequences(op))
             emit_of_sequences(s, function, task, piece);
@@ -414,10 +431,12 @@ bool slice(struct program *program, int function, const struct slice_options *op
     s.slice_rows = arena_array(&s.arena, int64_t, f->n_ops);
     s.of_base = arena_array(&s.arena, struct slice_access *, program->n_values);
     s.views = arena_array(&s.arena, struct view_entry *, program->n_values);
+    slice_find_experts(&s);
     if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) &&
-        (tp > 1 || program->mesh.size[axes_keys()] > 1) && options->rows % s.n_pieces == 0) {
+        (tp > 1 || program->mesh.size[axes_keys()] > 1 || s.has_exchange) &&
+        options->rows % s.n_pieces == 0) {
         choose(&s);
-        if (has_prices)
+        if (has_prices && !options->is_rerun)
             record_sites(&s);
     }
     bool is_cut = is_any_cut(&s);

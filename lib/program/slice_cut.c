@@ -171,6 +171,8 @@ int slice_count(const struct slicer *s, int op)
 {
     int64_t rows = s->slice_rows[op];
 
+    if (rows < 0)
+        return (int)-rows;
     return rows ? (int)((s->period + rows - 1) / rows) : 1;
 }
 

@@ -23,7 +23,11 @@ struct slicer {
     int64_t period; /* rows of a rank */
     int n_pieces;   /* of all rows: ranks with such rows */
     struct arena arena;
-    int64_t *slice_rows; /* by op: rows of the period in a slice; 0: all, it is not cut */
+    int64_t *slice_rows; /* by op: rows of the period in a slice; -n: it is cut into n groups of
+                            experts; 0: it is not cut */
+    bool has_exchange;   /* rows go to experts on other ranks */
+    int *ends;           /* by value: of the experts that have these rows; 0: none */
+    int *grouped;        /* by base value: groups in which the tasks at hand write it; 0 */
     struct view_entry **views;
     bool has_sequences; /* all ops are cut at whole sequences, those that need such, too */
     struct slice_access **of_base; /* by value: of the tasks at hand; else NULL */
@@ -68,6 +72,23 @@ int slice_count(const struct slicer *slicer, int op);
 int64_t slice_n_rows(const struct slicer *slicer, int op, int slice);
 struct op slice_op(const struct slicer *slicer, int op, int slice);
 
+/* ---- slice_experts.c ---- */
+
+struct slice_task;
+
+/* Fill ends, has_exchange. */
+void slice_find_experts(struct slicer *slicer);
+
+/* How many experts a rank has, of an op that can be cut into groups of them; 0: it cannot. Into how
+ * many groups: at most n, of equal numbers of experts; 0: it stays whole. */
+int slice_experts(const struct slicer *slicer, const struct op *op);
+bool slice_is_between_experts(const struct slicer *slicer, const struct op *op); /* or keeps rows */
+int slice_groups_for(int n_experts, int n);
+
+/* The op of one of n groups, its operands whole; and emit that of a task. */
+struct op slice_group(const struct slicer *slicer, const struct op *op, int group, int n);
+void slice_emit_group(struct slicer *slicer, int function, const struct slice_task *task);
+
 /* ---- slice_tasks.c ---- */
 
 /* An op on one slice of its rows, or on all of them. */
@@ -95,6 +116,7 @@ struct slice_tasks {
     int n;
     struct arena arena;         /* of all of it */
     int last_posted[N_STREAMS]; /* 1 + the last on all rows */
+    int last_sum;               /* likewise, of those that keep their order */
 };
 
 /* Of the function's ops begin .. end - 1, cut as slicer->slice_rows says. To be released. */

@@ -16,6 +16,11 @@ static struct op_shape slice_shape(const struct slicer *s, int op, int slice, in
     *n = 1;
     if (slice < 0)
         return shape;
+    if (s->slice_rows[op] < 0) {
+        struct op group = slice_group(s, o, slice, slice_count(s, op));
+
+        return program_op_shape(s->program, &group);
+    }
     int64_t rows = slice_n_rows(s, op, slice);
     *n = slice_n_pieces(s, o);
     for (int k = 0; k < ORDER_N_OPERANDS; k++) {
@@ -74,10 +79,35 @@ static void add_access(struct slicer *s, struct slice_tasks *t, int id, int64_t 
     s->of_base[base] = added;
 }
 
+/* Groups are counted where rows are elsewhere: what is not of a group is of all. */
+static void add_group_accesses(struct slicer *s, struct slice_tasks *t, int group, int n)
+{
+    const struct op *op = &s->function->ops[t->list[t->n - 1].op];
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        int id = slice_operand(op, k), base = program_base(s->program, id);
+        bool is_sent = op->kind == OP_DISPATCH && k == DISPATCH_X;
+
+        if (!id)
+            continue;
+        if (k >= OPS_MAX_INPUTS)
+            s->grouped[base] = n;
+        if (s->grouped[base] == n && id == base)
+            add_access(s, t, id, is_sent ? 0 : group, group + 1, k >= OPS_MAX_INPUTS);
+        else
+            add_access(s, t, id, 0, max_i64(s->period, PROGRAM_MAX_PARTS), k >= OPS_MAX_INPUTS);
+    }
+}
+
 static void add_accesses(struct slicer *s, struct slice_tasks *t, int slice)
 {
     const struct slice_task *task = &t->list[t->n - 1];
     const struct op own = slice_op(s, task->op, slice), *op = &own;
+
+    if (s->slice_rows[task->op] < 0) {
+        add_group_accesses(s, t, slice, slice_count(s, task->op));
+        return;
+    }
 
     for (int k = 0; k < ORDER_N_OPERANDS; k++) {
         const struct op_operand *info = slice_operand_info(op, k);
@@ -89,9 +119,30 @@ static void add_accesses(struct slicer *s, struct slice_tasks *t, int slice)
             begin = slice * s->slice_rows[task->op];
             end = begin + slice_n_rows(s, task->op, slice);
         }
+        if (s->grouped[program_base(s->program, slice_operand(op, k))]) {
+            begin = 0;
+            end = PROGRAM_MAX_PARTS;
+        }
         bool writes = k >= OPS_MAX_INPUTS || (info->flags & OPERAND_UPDATED);
         add_access(s, t, slice_operand(op, k), begin, end, writes);
     }
+}
+
+/* Whether the op adds to what cells keep. */
+static bool is_of_sums(const struct op *op)
+{
+    for (int k = OPS_MAX_INPUTS; k < ORDER_N_OPERANDS; k++)
+        if (slice_operand(op, k) && (slice_operand_info(op, k)->flags & OPERAND_ACCUMULATED))
+            return true;
+    return false;
+}
+
+/* Sums keep the order that they have. */
+static void come_after_sums(struct slice_tasks *t)
+{
+    if (t->last_sum)
+        come_after(&t->arena, &t->list[t->n - 1], t->last_sum - 1, t->n - 1);
+    t->last_sum = t->n;
 }
 
 static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
@@ -108,11 +159,19 @@ static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
         .ns = task_ns(s, op, slice),
     };
     add_accesses(s, t, slice);
+    if (s->options->experts_alone && is_of_sums(o))
+        come_after_sums(t);
     if (slice >= 0 || !order_is_async(o))
         return;
     if (t->last_posted[o->stream])
         come_after(&t->arena, &t->list[t->n - 1], t->last_posted[o->stream] - 1, t->n - 1);
     t->last_posted[o->stream] = t->n;
+}
+
+static void forget(struct slicer *s, int base)
+{
+    s->of_base[base] = NULL;
+    s->grouped[base] = 0;
 }
 
 struct slice_tasks slice_list_tasks(struct slicer *s, int begin, int end)
@@ -131,7 +190,7 @@ struct slice_tasks slice_list_tasks(struct slicer *s, int begin, int end)
     }
     for (int i = begin; i < end; i++)
         for (int k = 0; k < ORDER_N_OPERANDS; k++)
-            s->of_base[program_base(s->program, slice_operand(&s->function->ops[i], k))] = NULL;
+            forget(s, program_base(s->program, slice_operand(&s->function->ops[i], k)));
     return t;
 }
 

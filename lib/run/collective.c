@@ -368,7 +368,9 @@ static void copy_operand(const struct collective *c, const struct tensor *to,
  * is not received. */
 static void copy_in(struct collective *c)
 {
-    bool keeps = !c->base.first || c->out.stride != c->out.cols || c->kind == OP_SEND_ROWS;
+    bool is_some = c->attributes.experts || c->attributes.part_rows;
+    bool keeps =
+        !c->base.first || c->out.stride != c->out.cols || c->kind == OP_SEND_ROWS || is_some;
 
     copy_operand(c, &c->in, &c->device_in);
     copy_operand(c, &c->choices, &c->device_choices);
@@ -487,14 +489,19 @@ struct collective collective_of(const struct op_shape *shape, struct comm_group 
                                 void *scratch)
 {
     static const struct mover mover = { turn, enqueue };
+    struct collective c = { .base.mover = &mover,
+                            .kind = shape->kind,
+                            .attributes = shape->attributes,
+                            .group = group,
+                            .in = shape->in[0],
+                            .out = shape->out[0],
+                            .choices = is_of_experts(shape->kind) ? shape->in[SEND_ROWS_CHOICES]
+                                                                  : (struct tensor){ 0 },
+                            .scratch = scratch };
 
-    return (struct collective){ .base.mover = &mover,
-                                .kind = shape->kind,
-                                .attributes = shape->attributes,
-                                .group = group,
-                                .in = shape->in[0],
-                                .out = shape->out[0],
-                                .choices = is_of_experts(shape->kind) ? shape->in[SEND_ROWS_CHOICES]
-                                                                      : (struct tensor){ 0 },
-                                .scratch = scratch };
+    /* A slice's rows lie among all ranks' rows. */
+    if (shape->attributes.part_rows)
+        (shape->kind == OP_GATHER_SEQUENCE ? &c.out : &c.in)->rows =
+            shape->attributes.part_rows * comm_group_size(group);
+    return c;
 }

@@ -43,7 +43,7 @@ static struct rows_layout layout_of(const struct kernels_rows *rows)
     size_t n = (size_t)rows->n_ranks, pieces = (n - 1) * piece_bytes(rows);
     struct rows_layout l = { .counts = align_up(n * sizeof(struct comm_part), ALIGNMENT) };
 
-    l.lists = align_up(l.counts + 2 * n * sizeof *rows->counts, ALIGNMENT);
+    l.lists = align_up(l.counts + 3 * n * sizeof *rows->counts, ALIGNMENT);
     l.sent =
         align_up(l.lists + (size_t)kernels_rows_list_length(rows) * sizeof *rows->lists, ALIGNMENT);
     l.received = align_up(l.sent + (kernels_rows_are_packed(rows) ? pieces : 0), ALIGNMENT);
@@ -62,6 +62,8 @@ static struct kernels_rows rows_of(enum op_kind kind, const struct op_attributes
     return (struct kernels_rows){ .kind = kind,
                                   .n_ranks = size,
                                   .n_experts = a->n_experts,
+                                  .first = (int)a->first,
+                                  .end = a->experts ? (int)a->first + a->experts : (int)n_own,
                                   .choices = choices->data,
                                   .n_tokens = n_tokens,
                                   .n_chosen = choices->cols,
@@ -119,6 +121,18 @@ static int chosen_rank(const struct kernels_rows *rows, int rank, int64_t token,
     return e < 0 ? -1 : e / kernels_rows_own_experts(rows);
 }
 
+/* The token's experts of a rank: whether it has some of those at hand, and none before them. */
+static bool goes_now(const struct kernels_rows *rows, int rank, int64_t token, int to)
+{
+    const int32_t *chosen = rows->choices + (rank * rows->n_tokens + token) * rows->n_chosen;
+    int n_own = kernels_rows_own_experts(rows), lowest = n_own;
+
+    for (int64_t i = 0; i < rows->n_chosen; i++)
+        if (chosen_rank(rows, rank, token, i) == to)
+            lowest = min_int(lowest, chosen[i] - to * n_own);
+    return lowest >= rows->first && lowest < rows->end;
+}
+
 /* Append the token, once. */
 static void list_token(const struct kernels_rows *rows, int list, int64_t token)
 {
@@ -130,13 +144,15 @@ static void list_token(const struct kernels_rows *rows, int list, int64_t token)
 
 static void list_tokens(const struct kernels_rows *rows)
 {
-    memset(rows->counts, 0, 2 * (size_t)rows->n_ranks * sizeof *rows->counts);
+    memset(rows->counts, 0, 3 * (size_t)rows->n_ranks * sizeof *rows->counts);
     for (int r = 0; r < rows->n_ranks; r++)
         for (int64_t t = 0; t < rows->n_tokens; t++)
             for (int64_t i = 0; i < rows->n_chosen; i++) {
                 int to = chosen_rank(rows, r, t, i);
 
-                if (r == rows->rank && to >= 0)
+                if (to < 0 || (r != rows->rank && to != rows->rank) || !goes_now(rows, r, t, to))
+                    continue;
+                if (r == rows->rank)
                     list_token(rows, to, t);
                 if (to == rows->rank)
                     list_token(rows, rows->n_ranks + r, t);
@@ -168,12 +184,28 @@ static void unpack_received(const struct kernels_rows *rows)
     }
 }
 
+static bool is_moved(const struct kernels_rows *rows, int expert)
+{
+    return expert >= rows->first && expert < rows->end;
+}
+
+/* Of a choice of the rank's own tokens: the row comes from that rank. */
+static void count_received(const struct kernels_rows *rows, int from, int expert)
+{
+    int n = rows->n_ranks;
+
+    rows->counts[n + from] += is_moved(rows, expert);
+    rows->counts[2 * n + from] += expert < rows->first;
+    for (int r = from + 1; r < n; r++)
+        rows->counts[2 * n + r]++;
+}
+
 /* How many rows of each rank each expert here has. */
 static void count_rows(const struct kernels_rows *rows, int32_t *lengths)
 {
     int n_own = kernels_rows_own_experts(rows), n = rows->n_ranks;
 
-    memset(rows->counts, 0, 2 * (size_t)n * sizeof *rows->counts);
+    memset(rows->counts, 0, 3 * (size_t)n * sizeof *rows->counts);
     memset(lengths, 0, (size_t)(n * n_own) * sizeof *lengths);
     for (int r = 0; r < n; r++)
         for (int64_t t = 0; t < rows->n_tokens; t++)
@@ -181,12 +213,14 @@ static void count_rows(const struct kernels_rows *rows, int32_t *lengths)
                 int from = chosen_rank(rows, r, t, i);
                 const int32_t *token = rows->choices + (r * rows->n_tokens + t) * rows->n_chosen;
 
+                int expert = token[i] - from * n_own;
+
                 if (r == rows->rank && from >= 0)
-                    rows->counts[n + from]++;
+                    count_received(rows, from, expert);
                 if (from != rows->rank)
                     continue;
-                rows->counts[r]++;
-                lengths[r * n_own + token[i] - from * n_own]++;
+                rows->counts[r] += is_moved(rows, expert);
+                lengths[r * n_own + expert]++;
             }
 }
 
@@ -213,8 +247,8 @@ static void list_segments(const struct kernels_rows *rows)
             at += lengths[r * n_own + e];
         }
     for (int r = 0; r < n; r++) {
-        at = r == rows->rank ? sum_of(rows->counts + n, r) : 0;
-        for (int e = 0; e < n_own; e++) {
+        at = r == rows->rank ? rows->counts[2 * n + r] : 0;
+        for (int e = rows->first; e < rows->end; e++) {
             places[r * n_own + e] = at;
             at += lengths[r * n_own + e];
         }
@@ -236,7 +270,7 @@ static void pack_returned(const struct kernels_rows *rows)
             continue;
         if (r != rows->rank)
             to = piece_of(rows, rows->sent, r);
-        for (int e = 0; e < n_own; e++)
+        for (int e = rows->first; e < rows->end; e++)
             copy_rows(rows, row_at(rows, to, places[e]), row_at(rows, rows->in, begins[e]),
                       lengths[e]);
     }
@@ -266,7 +300,7 @@ static void unpack(const struct collective *c, const struct kernels_rows *rows)
 static const int32_t *read_counts(const struct collective *c, const struct kernels_rows *rows,
                                   struct err *err)
 {
-    size_t n_bytes = 2 * (size_t)rows->n_ranks * sizeof *rows->counts;
+    size_t n_bytes = 3 * (size_t)rows->n_ranks * sizeof *rows->counts;
     struct device *device = c->base.device;
     struct comm *comm = comm_of_group(c->group);
     struct comm_pause pause;
@@ -290,7 +324,7 @@ static const struct comm_part *parts_of(const struct collective *c, const struct
                                         const int32_t *counts)
 {
     struct comm_part *parts = c->host_tables ? c->host_tables : c->scratch;
-    int64_t first_in = 0, first_out = 0;
+    int64_t first_in = 0;
 
     for (int r = 0; r < rows->n_ranks; r++) {
         int32_t n_sent = counts[r], n_received = counts[rows->n_ranks + r];
@@ -301,13 +335,13 @@ static const struct comm_part *parts_of(const struct collective *c, const struct
             part = (struct comm_part){ rows->sent ? piece_of(rows, rows->sent, r)
                                                   : row_at(rows, rows->in, first_in),
                                        (size_t)n_sent * rows->row_bytes,
-                                       rows->received ? piece_of(rows, rows->received, r)
-                                                      : row_at(rows, rows->out, first_out),
+                                       rows->received
+                                           ? piece_of(rows, rows->received, r)
+                                           : row_at(rows, rows->out, counts[2 * rows->n_ranks + r]),
                                        (size_t)n_received * rows->row_bytes };
         }
         parts[r] = part;
         first_in += n_sent;
-        first_out += n_received;
     }
     return parts;
 }
@@ -351,11 +385,12 @@ size_t collective_rows_host_bytes(const struct op_shape *shape, int size)
 static double expected_rows(const struct kernels_rows *rows)
 {
     double choices = (double)rows->n_tokens * (double)rows->n_chosen / rows->n_ranks;
+    double before = ops_chosen_share(rows->n_experts, rows->first, rows->n_chosen);
 
     if (rows->kind == OP_RETURN_ROWS)
-        return choices;
+        return choices * (rows->end - rows->first) / kernels_rows_own_experts(rows);
     return (double)rows->n_tokens *
-           ops_chosen_share(rows->n_experts, kernels_rows_own_experts(rows), rows->n_chosen);
+           (ops_chosen_share(rows->n_experts, rows->end, rows->n_chosen) - before);
 }
 
 size_t collective_rows_moved_bytes(const struct op_shape *shape, int size)

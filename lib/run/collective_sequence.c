@@ -43,6 +43,17 @@ static struct sequence_parts pieces_of(enum op_kind kind, const struct op_attrib
                                     .part_rows = a->part_rows };
 }
 
+/* Of a slice: whole has the rows of all slices. */
+static struct sequence_parts pieces_of_part(const struct collective *c, const struct tensor *whole,
+                                            const struct tensor *part)
+{
+    struct sequence_parts p = pieces_of(c->kind, &c->attributes, comm_group_size(c->group), whole);
+
+    p.n_elements = part->rows * p.cols;
+    p.n_bytes = (size_t)p.n_elements * p.element_bytes;
+    return p;
+}
+
 static unsigned char *piece_at(const struct sequence_parts *p, void *pieces, int rank)
 {
     return (unsigned char *)pieces + (size_t)rank * p->n_bytes;
@@ -353,8 +364,7 @@ static struct kernels_columns part_columns(const struct tensor *part, void *piec
 
 static int step_gather_sequence(const struct collective *c, int step, struct comm_call *call)
 {
-    int size = comm_group_size(c->group);
-    struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->out);
+    struct sequence_parts p = pieces_of_part(c, &c->out, &c->in);
     unsigned char *pieces = p.is_direct ? c->out.data : c->scratch;
     unsigned char *own = piece_at(&p, pieces, comm_group_rank(c->group));
 
@@ -373,7 +383,7 @@ static int step_gather_sequence(const struct collective *c, int step, struct com
 static int step_scatter_sequence(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
-    struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->in);
+    struct sequence_parts p = pieces_of_part(c, &c->in, &c->out);
     unsigned char *received = c->scratch, *sent = received + (size_t)size * p.n_bytes;
     struct kernels_sum sum = {
         c->out.dtype, received, received, size, p.n_elements, p.n_elements, 0

@@ -250,10 +250,11 @@ static struct tensor dense(int64_t rows, int64_t cols, enum dtype dtype)
  * several; a choice of all of them. */
 static const struct form {
     int size, own, n_tokens, n_chosen, cols;
-    int is_skewed;
+    int is_skewed, first, experts; /* experts 0: all of a rank's */
 } forms[] = {
-    { 2, 3, 300, 2, 8, 0 }, { 2, 1, 5, 1, 3, 0 }, { 3, 2, 7, 2, 2, 1 },
-    { 4, 2, 3, 3, 16, 0 },  { 2, 2, 1, 4, 6, 0 }, { 4, 1, 9, 2, 8, 1 },
+    { 2, 3, 300, 2, 8, 0, 0, 0 }, { 2, 1, 5, 1, 3, 0, 0, 0 }, { 3, 2, 7, 2, 2, 1, 0, 0 },
+    { 4, 2, 3, 3, 16, 0, 0, 0 },  { 2, 2, 1, 4, 6, 0, 0, 0 }, { 4, 1, 9, 2, 8, 1, 0, 0 },
+    { 2, 3, 300, 2, 8, 0, 1, 1 }, { 3, 2, 7, 3, 2, 1, 0, 1 }, { 2, 4, 40, 5, 16, 0, 2, 2 },
 };
 
 static void each_form(enum op_kind kind)
@@ -269,6 +270,8 @@ static void each_form(enum op_kind kind)
         *play = (struct play){ .ranks.size = f->size, .is_skewed = f->is_skewed };
         play->shape.kind = kind;
         play->shape.attributes.n_experts = f->size * f->own;
+        play->shape.attributes.first = f->first;
+        play->shape.attributes.experts = f->experts;
         play->shape.in[0] = dense(is_sent ? f->n_tokens : bound, f->cols, DTYPE_BF16);
         play->shape.in[1] = dense(all, f->n_chosen, DTYPE_I32);
         play->shape.out[0] =

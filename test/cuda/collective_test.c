@@ -228,6 +228,13 @@ static void begin(struct play *play)
         fail_msg("%s", err.text);
     play->in_bytes = extent(&play->shape.in[0]);
     play->out_bytes = extent(&play->shape.out[0]);
+    /* A slice's rows lie among all ranks'. */
+    int64_t n_rows = play->shape.attributes.part_rows * play->ranks.size;
+    struct tensor all = play->shape.in[0];
+    all.rows = n_rows;
+    if (n_rows)
+        *(play->shape.kind == OP_GATHER_SEQUENCE ? &play->out_bytes : &play->in_bytes) =
+            extent(&all);
     for (int w = 0; w < N_GPU_WAYS; w++)
         for (int r = 0; r < play->ranks.size; r++)
             play->out[w][r] = test_malloc(play->out_bytes * N_RUNS);
@@ -443,6 +450,28 @@ static void whole_sequences(void **state)
                                paddings[k][1]);
 }
 
+/* Rows 4 to 10 of two sequences' 12. */
+static void slices_of_sequences(void **state)
+{
+    enum { ROWS = 6, N = 8, N_SLICE = 7 };
+
+    (void)state;
+    for (int size = 2; size <= 3; size++)
+        for (int form = 0; form < 4; form++) {
+            enum dtype dtype = dtypes[size % COUNT(dtypes)];
+            struct tensor part = dense(N_SLICE, N, dtype), whole = dense(size * N_SLICE, N, dtype);
+            bool back = form & 1;
+            struct play p = make(back ? OP_SCATTER_SEQUENCE : OP_GATHER_SEQUENCE, size,
+                                 back ? whole : part, back ? part : whole);
+
+            p.shape.attributes.seq_len = ROWS;
+            p.shape.attributes.zigzag = form / 2;
+            p.shape.attributes.part_rows = 2 * ROWS;
+            p.shape.attributes.first = 4;
+            check(p);
+        }
+}
+
 /* Of views, to views, both ways; of two ranks both neighbours are one. */
 static void rotate(void **state)
 {
@@ -584,6 +613,7 @@ int main(void)
         cmocka_unit_test(heads),
         cmocka_unit_test(rows_and_heads),
         cmocka_unit_test(whole_sequences),
+        cmocka_unit_test(slices_of_sequences),
         cmocka_unit_test(rotate),
         cmocka_unit_test(windows_of_sequences),
         cmocka_unit_test(missing_event),

@@ -220,6 +220,69 @@ static void test_rows_of_a_part(void **state)
         }
 }
 
+/* ---- some of the experts ---- */
+
+static struct op_case *of_experts(enum op_kind kind, const struct size *s)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    bool moves = kind == OP_DISPATCH, grad = kind == OP_EXPERT_SWIGLU_GRAD;
+    int place = moves ? 0 : 1;
+
+    c->gap = s->gap;
+    op_case_input(c, place, s->tokens, s->n, DTYPE_I32, 0);
+    int64_t n_rows = take_places(&c->op.in[place], s, 1);
+    op_case_input(c, !place, s->tokens, moves ? s->cols : s->n, DTYPE_F32, 1);
+    if (grad)
+        op_case_input(c, 2, n_rows, s->cols, DTYPE_F32, 1);
+    if (!moves)
+        op_case_input(c, 2 + grad, n_rows, 2 * s->cols, DTYPE_F32, 2);
+    op_case_output(c, 0, n_rows, grad ? 2 * s->cols : s->cols, DTYPE_F32);
+    if (grad)
+        op_case_output(c, 1, s->tokens, s->n, DTYPE_F32);
+    return c;
+}
+
+static void add_ends(struct op_case *c, const struct size *s, int ends)
+{
+    struct op_case *o = order(s, 1);
+
+    op_case_run(o, 1, RUN_FIRST);
+    op_case_input(c, ends, 1, s->m, DTYPE_I32, 0);
+    op_case_copy(&c->op.in[ends], &o->op.out[1]);
+    op_case_destroy(o);
+}
+
+/* One group after the other writes what all experts at once do; the first leaves others' rows. */
+static void check_groups(enum op_kind kind, const struct size *s, int ends)
+{
+    struct op_case *all = of_experts(kind, s), *some = of_experts(kind, s);
+    int n = (int)(s->m + 1) / 2;
+
+    add_ends(some, s, ends);
+    op_case_run(all, 2, RUN_FIRST);
+    for (int first = 0; first < s->m; first += n) {
+        some->op.attributes.first = first;
+        some->op.attributes.experts = n < s->m - first ? n : (int)s->m - first;
+        op_case_run(some, 2, first ? RUN_AGAIN : RUN_FIRST);
+        int64_t end = (int64_t)tensor_get(&some->op.in[ends], 0, n - 1);
+        for (int64_t row = end; !first && row < some->op.out[0].rows; row++)
+            assert_true(isnan(tensor_get(&some->op.out[0], row, 0)));
+    }
+    op_case_same_outputs(all, some, "groups of experts");
+    op_case_destroy(all);
+    op_case_destroy(some);
+}
+
+static void test_groups_of_experts(void **state)
+{
+    (void)state;
+    for (int s = 0; s < N_SIZES; s++) {
+        check_groups(OP_DISPATCH, &sizes[s], DISPATCH_ENDS);
+        check_groups(OP_EXPERT_SWIGLU, &sizes[s], EXPERT_SWIGLU_ENDS);
+        check_groups(OP_EXPERT_SWIGLU_GRAD, &sizes[s], EXPERT_SWIGLU_GRAD_ENDS);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_order_of_a_part),
         cmocka_unit_test(test_moving),
         cmocka_unit_test(test_rows_of_a_part),
+        cmocka_unit_test(test_groups_of_experts),
         cmocka_unit_test(test_each_is_the_others_gradient),
         cmocka_unit_test(test_swiglu),
     };

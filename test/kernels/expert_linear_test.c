@@ -127,6 +127,36 @@ static void test_alignment_does_not_matter(void **state)
         }
 }
 
+/* One group of experts after the other writes what all at once do, and no other rows. */
+static void check_groups(enum op_kind kind, const struct size *s, enum dtype act)
+{
+    struct op_case *all = products(kind, s, act), *some = products(kind, s, act);
+    int n = (s->m + 1) / 2;
+
+    op_case_run(all, 2, RUN_FIRST);
+    for (int first = 0; first < s->m; first += n) {
+        some->op.attributes.first = first;
+        some->op.attributes.experts = n < s->m - first ? n : s->m - first;
+        op_case_run(some, 2, first ? RUN_AGAIN : RUN_FIRST);
+        int64_t end = (int64_t)tensor_get(&some->op.in[EXPERT_LINEAR_ENDS], 0, n - 1);
+        for (int64_t row = end; !first && row < n_rows(s); row++)
+            assert_true(isnan(tensor_get(&some->op.out[0], row, 0)));
+    }
+    op_case_same_outputs(all, some, "groups of experts");
+    op_case_destroy(all);
+    op_case_destroy(some);
+}
+
+static void test_groups_of_experts(void **state)
+{
+    (void)state;
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
+        for (int s = 0; s < N_SIZES; s++) {
+            check_groups(OP_EXPERT_LINEAR, &sizes[s], act_at(i_act));
+            check_groups(OP_EXPERT_LINEAR_DX, &sizes[s], act_at(i_act));
+        }
+}
+
 static void copy_rows(const struct tensor *to, const struct tensor *from, int64_t row)
 {
     for (int64_t i = 0; i < to->rows; i++)
@@ -319,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_wide_tiles),
+        cmocka_unit_test(test_groups_of_experts),
         cmocka_unit_test(test_alignment_does_not_matter),
         cmocka_unit_test(test_is_the_plain_product),
         cmocka_unit_test(test_other_rows_do_not_matter),

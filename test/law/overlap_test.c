@@ -19,6 +19,13 @@
 #define NONE "parallel.overlap=none"
 #define SLICES(n) "parallel.overlap=slices|parallel.overlap_slices=" n
 #define HALVES "parallel.overlap=halves"
+/* Twelve experts on some ranks, whose rows are in no pages, or in some; by too few the step is run
+ * again. */
+#define EXPERTS(ep) "model.n_experts=12|moe.stash_factor=0|parallel.ep=" ep "|"
+#define PAGES(factor) "moe.stash_factor=" factor "|"
+#define ONE_RANK "moe.expert_tp=1|"
+#define CAPACITY "moe.capacity_factor=1|"
+#define LORA "lora.rank=3|lora.targets=[all, experts]|"
 /* Keys are gathered; in slices of heads, too: the same bits (context_test). */
 #define GATHER "parallel.cp_kind=gather|"
 #define KEY_SLICES "parallel.cp_slices=2|"
@@ -56,6 +63,25 @@ static const struct {
     { "gpt2", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("4") },
     { "alibi", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", GATHER, SLICES("2") },
     { "pooled", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("2") },
+    { "mixture", "bf16", 1, 0, 2, 1, 1, 0, "1f1b", "none", EXPERTS("2"), SLICES("2") },
+    { "mixture", "fp32", 1, 0, 4, 1, 1, 1, "1f1b", "full", EXPERTS("4"), SLICES("3") },
+    { "mixture", "bf16", 1, 0, 4, 1, 1, 3, "1f1b", "selective", EXPERTS("2"), SLICES("4") },
+    { "mixture", "bf16", 1, 0, 4, 1, 1, 2, "1f1b", "none", EXPERTS("4"), SLICES("2") },
+    { "mixture", "fp32", 1, 0, 2, 2, 1, 0, "zb-h1", "selective", EXPERTS("2"), SLICES("6") },
+    { "mixture", "bf16", 2, 0, 2, 1, 1, 0, "1f1b", "full", EXPERTS("2"), SLICES("2") },
+    { "mixture", "bf16", 2, 0, 2, 1, 1, 1, "1f1b", "none", ONE_RANK EXPERTS("2"), SLICES("3") },
+    { "mixture", "fp32", 1, 0, 2, 1, 2, 0, "1f1b", "none", GATHER EXPERTS("2"), SLICES("2") },
+    { "routed", "bf16", 1, 0, 2, 1, 1, 0, "1f1b", "selective", EXPERTS("2"), SLICES("6") },
+    { "counted", "fp32", 1, 0, 4, 1, 1, 1, "1f1b", "none", EXPERTS("4"), SLICES("3") },
+    { "mixture", "bf16", 1, 0, 2, 1, 1, 0, "1f1b", "none", CAPACITY EXPERTS("2"), SLICES("3") },
+    { "mixture", "bf16", 1, 0, 2, 1, 1, 0, "1f1b", "full", LORA EXPERTS("2"), SLICES("2") },
+    { "mixture", "fp32", 1, 0, 2, 1, 1, 0, "1f1b", "none", EXPERTS("2") PAGES("1.3"), SLICES("2") },
+    { "routed", "bf16", 1, 0, 4, 1, 1, 1, "1f1b", "none", EXPERTS("4") PAGES("0.5"), SLICES("3") },
+    { "mixture", "bf16", 1, 0, 4, 1, 1, 3, "1f1b", "none", EXPERTS("2") PAGES("0.5"), SLICES("6") },
+    { "mixture", "bf16", 1, 0, 2, 2, 1, 0, "zb-h1", "none", EXPERTS("2") PAGES("0.5"),
+      SLICES("2") },
+    { "mixture", "bf16", 2, 0, 2, 1, 1, 2, "1f1b", "selective", EXPERTS("2") PAGES("1"),
+      SLICES("4") },
 };
 
 static void check_way(size_t i)

@@ -229,6 +229,19 @@ static void slices_text(void **state)
     }
 }
 
+/* Two groups of each rank's experts: what goes to the second travels under the first. */
+static void expert_groups_text(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_EP] = 2;
+    options.overlap.kind = OVERLAP_SLICES;
+    options.overlap.n_slices = 2;
+    check_compiled(GOLDEN "mixture.slices-ep.txt", &options);
+}
+
 /* Groups of two that shard, and sum over each other, ranks first: ahead of the next reduction. */
 static void hybrid_text(void **state)
 {
@@ -579,7 +592,7 @@ int main(void)
         cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
         cmocka_unit_test(fp8_text),           cmocka_unit_test(fp8_tensor_text),
         cmocka_unit_test(scaled_states_text), cmocka_unit_test(fp8_weights_text),
-        cmocka_unit_test(compress_rows_text),
+        cmocka_unit_test(compress_rows_text), cmocka_unit_test(expert_groups_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,8 +184,13 @@ static int64_t op_ns(void *context, const struct op_shape *shape)
 static int64_t collective_ns(void *context, const struct op_shape *shape)
 {
     const int64_t *each = context;
+    const struct op_attributes *a = &shape->attributes;
+    int64_t n = tensor_elements(&shape->out[OPS_FIRST]);
 
-    return *each + 16 * tensor_elements(&shape->out[OPS_FIRST]);
+    if (!a->n_experts)
+        return *each + 16 * n;
+    /* Of two ranks' experts, or of a group of them. */
+    return *each + 64 * n * (a->experts ? 2 * a->experts : a->n_experts) / a->n_experts;
 }
 
 static int64_t latency;
@@ -195,10 +200,10 @@ static void compile(struct program *program, enum overlap_kind kind, enum mesh_a
     static struct model_spec spec;
     struct err err;
 
-    spec = tiny_spec("llama");
+    spec = tiny_spec(axis == AXIS_EP ? "mixture" : "llama");
     struct compile_train options = tiny_compile(&spec, 1);
     options.mesh.size[axis] = 2;
-    options.sequence_parallel = 1;
+    options.sequence_parallel = axis == AXIS_TP;
     options.micro_batch = (axis == AXIS_CP ? 512 : 128) / options.seq_len;
     options.overlap.kind = kind;
     options.overlap.n_slices = kind == OVERLAP_AUTO ? 0 : 2;
@@ -249,6 +254,7 @@ static void missing_slices_are_refused(void **state)
     (void)state;
     refuse_missing_slices(AXIS_TP, 8);
     refuse_missing_slices(AXIS_CP, 4);
+    refuse_missing_slices(AXIS_EP, 4);
 }
 
 static int count_cut(const struct program *p)
@@ -284,6 +290,7 @@ static void chosen_by_prices(void **state)
     (void)state;
     choose_by_prices(AXIS_TP);
     choose_by_prices(AXIS_CP);
+    choose_by_prices(AXIS_EP);
 }
 
 int main(void)

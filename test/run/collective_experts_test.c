@@ -26,8 +26,17 @@ struct form {
     int size, own, n_tokens, n_chosen; /* own: experts of a rank */
     enum routing routing;
     enum dtype dtype;
+    int first, experts; /* of a rank's, what it is about; experts 0: all */
     int32_t choices[CHOICES_MAX];
 };
+
+/* Whether an expert is one of these of its rank. */
+static int is_meant(const struct form *f, int expert)
+{
+    int own = expert % f->own;
+
+    return !f->experts || (own >= f->first && own < f->first + f->experts);
+}
 
 static int n_experts_of(const struct form *f)
 {
@@ -102,6 +111,8 @@ static struct collective_play make(enum op_kind kind, const struct form *f)
 
     p.shape.in[SEND_ROWS_CHOICES] = play_dense(all, f->n_chosen, DTYPE_I32);
     p.shape.attributes.n_experts = n_experts_of(f);
+    p.shape.attributes.first = f->first;
+    p.shape.attributes.experts = f->experts;
     p.choices = f->choices;
     return p;
 }
@@ -116,12 +127,25 @@ static const unsigned char *row_of(const struct form *f, const unsigned char *ro
     return rows + (size_t)row * row_bytes(f);
 }
 
+/* Of a token's choices of a rank the first expert; -1: there is none. */
+static int first_chosen(const struct form *f, int rank, int token, int by)
+{
+    int first = -1;
+
+    for (int i = 0; i < f->n_chosen; i++) {
+        int e = choice_of(f, rank, token, i);
+
+        if (e >= 0 && e / f->own == by && (first < 0 || e < first))
+            first = e;
+    }
+    return first;
+}
+
 static int is_chosen(const struct form *f, int rank, int token, int by)
 {
-    for (int i = 0; i < f->n_chosen; i++)
-        if (choice_of(f, rank, token, i) >= 0 && choice_of(f, rank, token, i) / f->own == by)
-            return 1;
-    return 0;
+    int first = first_chosen(f, rank, token, by);
+
+    return first >= 0 && is_meant(f, first);
 }
 
 static void check_sent(const struct collective_play *p, const struct form *f)
@@ -140,7 +164,9 @@ static void check_sent(const struct collective_play *p, const struct form *f)
 static void check_returned(const struct collective_play *p, const struct form *f)
 {
     int32_t own[CHOICES_MAX], all[CHOICES_MAX];
+    unsigned char untouched[COLS * 4];
 
+    memset(untouched, 0xff, sizeof untouched);
     for (int c = 0; c < f->size; c++) {
         order(f, 0, f->size, c * f->own, (c + 1) * f->own, all);
         for (int r = 0; r < f->size; r++) {
@@ -150,7 +176,10 @@ static void check_returned(const struct collective_play *p, const struct form *f
             for (int i = 0; i < n; i++)
                 if (all[r * n + i] >= 0)
                     assert_memory_equal(row_of(f, p->out[r], own[i]),
-                                        row_of(f, p->before[c], all[r * n + i]), row_bytes(f));
+                                        is_meant(f, f->choices[r * n + i])
+                                            ? row_of(f, p->before[c], all[r * n + i])
+                                            : untouched,
+                                        row_bytes(f));
         }
     }
 }
@@ -237,6 +266,25 @@ static void each_alone(void **state)
     each_form(alone);
 }
 
+/* Of a rank's experts: each by itself, all but the last, all but the first. */
+static void by_groups(const struct form *all)
+{
+    for (int first = 0; first < all->own; first++)
+        for (int experts = 1; first + experts <= all->own; experts += all->own > 2 ? 1 : all->own) {
+            struct form f = *all;
+
+            f.first = first;
+            f.experts = experts;
+            alone(&f);
+        }
+}
+
+static void each_by_groups(void **state)
+{
+    (void)state;
+    each_form(by_groups);
+}
+
 static void by_experts_that_do_nothing(void **state)
 {
     (void)state;
@@ -247,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_alone),
+        cmocka_unit_test(each_by_groups),
         cmocka_unit_test(by_experts_that_do_nothing),
     };
 

@@ -91,11 +91,12 @@ struct moving {
     const struct op_shape *op;
     const struct tensor *place;
     int64_t rows_a_tile;
-    int64_t n_rows; /* of experts */
+    int64_t n_rows;     /* of experts */
+    int64_t begin, end; /* of these, what it is about */
 };
 
-/* The row of a choice, or -1. */
-static int32_t row_of(const struct moving *m, int64_t t, int64_t i)
+/* The row of a choice, or -1; and of the experts' that it is about. */
+static int32_t any_row_of(const struct moving *m, int64_t t, int64_t i)
 {
     int32_t row = int_row(m->place, t)[i];
 
@@ -103,12 +104,28 @@ static int32_t row_of(const struct moving *m, int64_t t, int64_t i)
     return row;
 }
 
-static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
-                          const struct tensor *place, const struct tensor *rows, int64_t cols,
-                          pool_tile_fn tile)
+static int32_t row_of(const struct moving *m, int64_t t, int64_t i)
 {
-    struct moving m = { op, place, max_i64(1, ELEMENTS_A_TILE / (cols * place->cols)), rows->rows };
+    int32_t row = any_row_of(m, t, i);
 
+    return row >= m->begin && row < m->end ? row : -1;
+}
+
+/* ends: NULL, or as the op has them. */
+static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
+                          const struct tensor *place, const struct tensor *ends,
+                          const struct tensor *rows, int64_t cols, pool_tile_fn tile)
+{
+    struct moving m = { op,         place, max_i64(1, ELEMENTS_A_TILE / (cols * place->cols)),
+                        rows->rows, 0,     rows->rows };
+    int64_t first = op->attributes.first;
+
+    if (op->attributes.experts) {
+        const int32_t *end = ends->data;
+
+        m.begin = first ? end[first - 1] : 0;
+        m.end = end[first + op->attributes.experts - 1];
+    }
     pool_run(kernels->pool, ceil_div(place->rows, m.rows_a_tile), tile, &m);
 }
 
@@ -129,8 +146,8 @@ static void dispatch_tile(void *context, int64_t tile, int thread)
 static void dispatch_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[DISPATCH_PLACE], &call->op.out[DISPATCH_Y],
-                  call->op.in[DISPATCH_X].cols, dispatch_tile);
+    run_by_tokens(kernels, &call->op, &call->op.in[DISPATCH_PLACE], &call->op.in[DISPATCH_ENDS],
+                  &call->op.out[DISPATCH_Y], call->op.in[DISPATCH_X].cols, dispatch_tile);
 }
 
 #define COLS_A_SUM 256
@@ -174,7 +191,7 @@ CPU_TILES(combine_tile);
 static void combine_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[COMBINE_PLACE], &call->op.in[COMBINE_Y],
+    run_by_tokens(kernels, &call->op, &call->op.in[COMBINE_PLACE], NULL, &call->op.in[COMBINE_Y],
                   call->op.in[COMBINE_Y].cols, combine_tile[cpu_of(kernels)->isa]);
 }
 
@@ -218,8 +235,8 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
 {
     (void)first;
     run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_PLACE],
-                  &call->op.in[EXPERT_SWIGLU_GU], call->op.out[EXPERT_SWIGLU_Y].cols,
-                  expert_swiglu_tile[cpu_of(kernels)->isa]);
+                  &call->op.in[EXPERT_SWIGLU_ENDS], &call->op.in[EXPERT_SWIGLU_GU],
+                  call->op.out[EXPERT_SWIGLU_Y].cols, expert_swiglu_tile[cpu_of(kernels)->isa]);
 }
 
 /* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
@@ -260,7 +277,8 @@ CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, enum dtype a
         float *dweight = float_row_mut(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT], t) + i;
 
         if (row < 0) {
-            *dweight = 0;
+            if (any_row_of(m, t, i) < 0 && !op->attributes.first)
+                *dweight = 0;
             continue;
         }
         *dweight = swiglu_grad_row(cpu_row(&op->in[EXPERT_SWIGLU_GRAD_DY], row),
@@ -286,7 +304,8 @@ static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_
 {
     (void)first;
     run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_GRAD_PLACE],
-                  &call->op.in[EXPERT_SWIGLU_GRAD_GU], call->op.in[EXPERT_SWIGLU_GRAD_DY].cols,
+                  &call->op.in[EXPERT_SWIGLU_GRAD_ENDS], &call->op.in[EXPERT_SWIGLU_GRAD_GU],
+                  call->op.in[EXPERT_SWIGLU_GRAD_DY].cols,
                   expert_swiglu_grad_tile[cpu_of(kernels)->isa]);
 }
 

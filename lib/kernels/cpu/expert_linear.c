@@ -104,6 +104,12 @@ static void run_expert(struct kernels *kernels, const struct kernel_call *call, 
     cpu_gemm_run(cpu_of(kernels), &shape, &operands, call->scratch);
 }
 
+/* Whether it is one of those that the op is about. */
+static bool is_meant(const struct op_attributes *a, int64_t expert)
+{
+    return !a->experts || (expert >= a->first && expert < a->first + a->experts);
+}
+
 static void expert_linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     struct expert_operands p = parts_of(&call->op);
@@ -114,7 +120,9 @@ static void expert_linear_run(struct kernels *kernels, const struct kernel_call 
         int64_t end = ends[expert];
 
         CHECK(begin <= end && end <= p.rows->rows);
-        if (begin < end)
+        if (!is_meant(&call->op.attributes, expert))
+            ;
+        else if (begin < end)
             run_expert(kernels, call, expert, begin, end, first);
         else if (p.is_dw && first)
             zero_rows(kernels, p.out, expert * n, n);
