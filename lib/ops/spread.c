@@ -58,7 +58,7 @@ void spread_give_all(const struct spread_query *q, enum spread spread)
         q->out[i] = spread;
 }
 
-/* Where each rank has some of the experts, and their rows, of an optional operand with their ends. */
+/* Ends of experts' rows: of those that each rank has, where it has some. */
 static bool is_of_experts(const struct op_operand *operand)
 {
     return operand->rows == DIM_ONE && operand->cols == DIM_M && operand->type == TYPE_I32;

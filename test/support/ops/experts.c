@@ -174,8 +174,8 @@ const struct op_facts experts_facts[N_OP_KINDS] = {
         .reference = expert_order,
     },
     [OP_DISPATCH] = {
-        .example = "dispatch 12x*2 i32, 12x8 bf16 : *20x8 bf16",
-        .spreads = "ss > s; rr > r; sc > c; sp > p",
+        .example = "dispatch 12x*2 i32, 12x8 bf16, 1x*5 i32 : *20x8 bf16",
+        .spreads = "sss > s; rrr > r; rrc > r; scs > c; sps > p",
         .reference = dispatch,
     },
     [OP_COMBINE] = {
@@ -200,14 +200,14 @@ const struct op_facts experts_facts[N_OP_KINDS] = {
         .reference = expert_linear_dw,
     },
     [OP_EXPERT_SWIGLU] = {
-        .example = "expert_swiglu 12x2 fp32, 12x2 i32, 24x20 bf16 : 24x10 bf16",
-        .spreads = "sss > s; rrr > r; srr > r; ssc > c",
+        .example = "expert_swiglu 12x2 fp32, 12x2 i32, 24x20 bf16, 1x*5 i32 : 24x10 bf16",
+        .spreads = "ssss > s; rrrr > r; rrrc > r; srrr > r; srrc > r; sscs > c",
         .reference = expert_swiglu,
     },
     [OP_EXPERT_SWIGLU_GRAD] = {
-        .example = "expert_swiglu_grad 12x2 fp32, 12x2 i32, 24x10 bf16, 24x20 bf16 : "
+        .example = "expert_swiglu_grad 12x2 fp32, 12x2 i32, 24x10 bf16, 24x20 bf16, 1x*5 i32 : "
                    "24x20 bf16, 12x2 fp32",
-        .spreads = "ssss > ss; rrrr > rr; srrr > rp; sscc > cp",
+        .spreads = "sssss > ss; rrrrr > rr; rrrrc > rr; srrrr > rp; srrrc > rp; ssccs > cp",
         .reference = expert_swiglu_grad,
     },
 };
