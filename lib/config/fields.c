@@ -362,14 +362,13 @@ const struct field job_fields[] = {
           "gradients of weights alone; slices: a layer's products are cut into slices of "
           "tokens, each of which travels while the next is computed, and those of experts into "
           "groups of a rank's experts (which have their rows at one time: more memory); "
-          "halves: two slices of whole sequences, through "
-          "attention as well (needs 2 sequences of each tensor-parallel rank in a "
+          "halves: two slices of whole sequences, through attention as well (needs 2 sequences of "
+          "each tensor-parallel rank in a "
           "micro-batch); auto: what takes least time by the prices of the key cluster, none "
           "without it; none as well with micro-batches of several sizes or lengths, and "
           "reductions: fast; where moe.stash_factor keeps rows in pages, experts' alone are "
-          "cut; lmtrain plan prints each place; changes no bit on CPUs; on GPUs "
-          "libraries' products of other "
-          "shapes may have other bits, and the numerics differ" },
+          "cut; lmtrain plan prints each place; changes no bit on CPUs; on GPUs libraries' "
+          "products of other shapes may have other bits, and the numerics differ" },
     { "parallel.overlap_slices", FIELD_INT, AT(parallel.overlap_slices), .initial = "auto",
       .word = "auto", .min = 1, .max = 16,
       .help =
