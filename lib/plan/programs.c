@@ -87,6 +87,18 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
     *times = (struct slice_times){ slice_op_ns, slice_collective_ns, p };
 }
 
+/* Whether slices that prices have chosen need more of the device's memory than the job may take. */
+static bool is_cut_too_large(const struct program *program, const struct compile_train *options,
+                             const struct job *job)
+{
+    bool is_cut = false;
+
+    for (const struct slice_site *site = program->slice_sites; site; site = site->next)
+        is_cut |= site->n_slices > 1;
+    return is_cut && options->overlap.kind == OVERLAP_AUTO && job->memory.device_bytes &&
+           (int64_t)program_space_bytes(program, SPACE_DEVICE) > job->memory.device_bytes;
+}
+
 int programs_compile_by_length(struct programs_by_length *programs,
                                const struct programs_request *request, struct arena *arena,
                                struct err *err)
@@ -124,6 +136,12 @@ int programs_compile_by_length(struct programs_by_length *programs,
         time_slices(&options.overlap.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;
+    if (is_cut_too_large(programs->longest, &options, job)) {
+        options.overlap.kind = OVERLAP_NONE;
+        program_release(programs->longest);
+        if (compile_train(programs->longest, &options, err) < 0)
+            return -1;
+    }
     return compile_shorter(programs, &options, err);
 }
 
