@@ -45,6 +45,7 @@ static const struct quantity_key keys[] = {
     { "fast", "link", RATE, AT(fast_link), false },
     { "fast", "latency", TIME, AT(fast_latency), false },
     { "fast", "domain", COUNT, AT(fast_domain), false },
+    { "fast", "over_nodes", FLAG, AT(fast_over_nodes), true },
     { "fast", "nvls", FLAG, AT(has_nvls), true },
 };
 static const struct quantity_keys device_keys = { keys, sizeof keys / sizeof *keys,

@@ -50,6 +50,7 @@ struct device_spec {
     double fast_bus, fast_link;
     int64_t fast_latency;
     int fast_domain;
+    bool fast_over_nodes;       /* its domains are made of nodes (NVL72) */
     bool has_nvls;              /* switches add: all-reduces at 1.3 times the bus */
     double nic;                 /* of the NIC that nodes with it have for each */
     double nic_efficiency;      /* by the network's name; 0: not known */

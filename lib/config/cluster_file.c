@@ -77,6 +77,15 @@ static const struct quantity_keys of_calibration = {
     calibration_keys, sizeof calibration_keys / sizeof *calibration_keys, EXAMPLE
 };
 
+/* Where the file does not say it: the links of a node's board do not leave it. */
+static int usual_domain(const struct cluster_island *island)
+{
+    const struct device_spec *device = island->device;
+
+    return device->fast_over_nodes ? device->fast_domain
+                                   : min_int(device->fast_domain, island->per_node);
+}
+
 static int take_island(struct cluster_island *island, const struct yaml_node *map,
                        struct arena *arena, struct err *err)
 {
@@ -97,7 +106,7 @@ static int take_island(struct cluster_island *island, const struct yaml_node *ma
     if (device->is_cpu && name->kind == YAML_MAP)
         device->name = "cpu";
     island->device = device;
-    island->fast_domain = island->fast_domain ? island->fast_domain : device->fast_domain;
+    island->fast_domain = island->fast_domain ? island->fast_domain : usual_domain(island);
     island->n_nics = island->n_nics ? island->n_nics : island->per_node;
     if (island->nic > 0) {
         island->nic_efficiency = network_efficiency(yaml_get(map, "nic")->text);

@@ -201,16 +201,19 @@ static void test_cluster_file(void **state)
                      "islands:\n"
                      "  - {nodes: 4, device: h100-sxm, per_node: 8, nics: 4, nic: 25 GB/s}\n"
                      "  - {nodes: 2, device: h100-sxm, per_node: 4}\n"
+                     "  - {nodes: 18, device: gb200, per_node: 4}\n"
                      "links: {fast: {bus: 300 GB/s}, spine: {oversubscription: 2.5}}\n"
                      "software: {jitter: 0.01, overlap: {nic: 0.05}}\n",
                      &arena, &err))
         fail_msg("%s", err.text);
     cluster_of_device(&plain, cluster.islands[0].device, 8, &arena);
-    assert_int_equal(cluster_n_devices(&cluster), 40);
+    assert_int_equal(cluster_n_devices(&cluster), 40 + 72);
     assert_true(cluster.islands[0].nic == 25e9 && cluster.islands[1].nic == 50e9);
     assert_int_equal(cluster.islands[0].n_nics, 4);
     assert_int_equal(cluster.islands[1].n_nics, 4);
-    assert_int_equal(cluster.islands[1].fast_domain, 8);
+    assert_int_equal(cluster.islands[0].fast_domain, 8);
+    assert_int_equal(cluster.islands[1].fast_domain, 4); /* boards of four */
+    assert_int_equal(cluster.islands[2].fast_domain, 72);
     assert_true(cluster.links.fast_bus == 300e9 && cluster.links.oversubscription == 2.5);
     assert_int_equal(cluster.links.rail_latency, plain.links.rail_latency);
     assert_true(cluster.software.jitter == 0.01 && cluster.software.overlap_nic == 0.05);
