@@ -93,6 +93,10 @@ enum { BENCH_PROMPT = -1 };
 int bench_time_exchange(const struct bench_operands *operands, struct collective *exchange,
                         struct comm_group *group, int late, double *seconds, struct err *err);
 
+/* The same of n of them one behind the other, all ranks together: seconds of each. */
+int bench_time_exchanges(const struct bench_operands *operands, struct collective *exchange,
+                         struct comm_group *group, int n, double *seconds, struct err *err);
+
 /* ---- the host ---- */
 
 /* By this rank alone, on its device and threads; takes about a second. Returns 0, or -1 and

@@ -290,3 +290,16 @@ int bench_time_exchange(const struct bench_operands *o, struct collective *excha
     *seconds = *seconds > 0 ? *seconds : 0;
     return bench_largest(o->engine, group, seconds, err);
 }
+
+int bench_time_exchanges(const struct bench_operands *o, struct collective *exchange,
+                         struct comm_group *group, int n, double *seconds, struct err *err)
+{
+    if (bench_barrier(o->engine, group, err) < 0)
+        return -1;
+    double begin = clock_seconds();
+    for (int i = 0; i < n; i++)
+        if (run_to_end(o, &exchange->base, err) < 0)
+            return -1;
+    *seconds = (clock_seconds() - begin) / n;
+    return bench_largest(o->engine, group, seconds, err);
+}
