@@ -49,6 +49,8 @@ void job_make_absolute(struct job *job, const char *folder, struct arena *arena)
     job->eval.sets = absolute_pairs(&job->eval.sets, folder, arena);
     job->output = absolute(job->output, folder, arena);
     job->metrics.prometheus = absolute(job->metrics.prometheus, folder, arena);
+    if (job->tracking.mlflow && !strstr(job->tracking.mlflow, "://"))
+        job->tracking.mlflow = absolute(job->tracking.mlflow, folder, arena);
     /* Else it is the name of a built-in one. */
     if (template && (strchr(template, '/') || str_ends_with(template, ".jinja")))
         job->data.chat_template = absolute(template, folder, arena);

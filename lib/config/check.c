@@ -438,13 +438,12 @@ static void check_tracking(struct job_reader *r)
 {
     const char *url = r->job->tracking.mlflow;
 
-    if (url && !str_starts_with(url, "http://") && !str_starts_with(url, "https://"))
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "tracking.mlflow"),
-            "tracking.mlflow is %.100s, not the URL of a tracking server (hint: "
-            "http://localhost:5000; `mlflow server --backend-store-uri %.100s` serves a "
-            "folder)",
-            url, url);
+    if (url && strstr(url, "://") && !str_starts_with(url, "http://") &&
+        !str_starts_with(url, "https://"))
+        diagnostics_add(&r->mistakes, reader_given(r, "tracking.mlflow"),
+                        "tracking.mlflow is %.100s, neither the URL of a tracking server nor a "
+                        "folder (hint: http://localhost:5000, or /data/mlruns)",
+                        url);
 }
 
 static void check_hang(struct job_reader *r)

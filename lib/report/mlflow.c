@@ -25,6 +25,7 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "report/http.h"
+#include "report/mlflow_folder.h"
 
 /* Limits of the API: runs/log-batch. */
 #define N_METRICS_MAX 1000
@@ -51,7 +52,7 @@ struct mlflow {
     const char *url, *experiment, *run_name, *run_file;
     struct mlflow_param *params;
     int n_params, n_params_sent;
-    struct http *http;
+    struct http *http; /* NULL: url is a folder */
 
     /* The thread's. */
     enum stage stage;
@@ -126,7 +127,8 @@ static int request(struct mlflow *m, const char *path, const char *body)
     char why[320];
 
     str_printf(&url, "%s/api/2.0/mlflow/%s", m->url, path);
-    int status = http_request(m->http, str_text(&url), body, &m->reply, &err);
+    int status = m->http ? http_request(m->http, str_text(&url), body, &m->reply, &err)
+                         : mlflow_folder_request(m->url, path, body, &m->reply, &err);
     str_release(&url);
     if (status < 0) {
         tell_failure(m, err.text, false);
@@ -138,7 +140,7 @@ static int request(struct mlflow *m, const char *path, const char *body)
         return -1;
     }
     if (m->is_failing)
-        log_info("tracking.mlflow: %s answers again", m->url);
+        log_info("tracking.mlflow: %s %s again", m->url, m->http ? "answers" : "is written");
     m->is_failing = false;
     m->pause = first_pause;
     return status;
@@ -237,8 +239,9 @@ static int create_run(struct mlflow *m)
     if (status != 200 || take_id(m, "run", "run_id", m->run_id) < 0)
         return surprise(m, status);
     keep_run(m);
-    log_info("tracking.mlflow: run %s of experiment %s, %s/#/experiments/%s/runs/%s", m->run_name,
-             m->experiment, m->url, m->experiment_id, m->run_id);
+    log_info("tracking.mlflow: run %s of experiment %s, %s%s/%s/%s%s", m->run_name, m->experiment,
+             m->url, m->http ? "/#/experiments" : "", m->experiment_id, m->http ? "runs/" : "",
+             m->run_id);
     m->stage = STAGE_PARAMS;
     return 0;
 }
@@ -501,6 +504,11 @@ static int start_thread(struct mlflow *m)
     return failed;
 }
 
+bool mlflow_is_url(const char *text)
+{
+    return str_starts_with(text, "http://") || str_starts_with(text, "https://");
+}
+
 static const char *variable(const char *name)
 {
     const char *text = getenv(name);
@@ -530,7 +538,7 @@ int mlflow_open(struct mlflow **mlflow, const struct mlflow_options *options, st
     pthread_cond_init(&m->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     copy_options(m, options);
-    int status = http_open(&m->http, &http, err);
+    int status = mlflow_is_url(m->url) ? http_open(&m->http, &http, err) : 0;
     if (!status && (errno = start_thread(m)))
         status = err_set_errno(err, ERR_DEVICE, "cannot start a thread");
     if (status < 0) {

@@ -1,5 +1,5 @@
 /*
- * mlflow.h - a run in MLflow, by its tracking server's REST API (api/2.0/mlflow)
+ * mlflow.h - a run in MLflow, by its tracking server's REST API (api/2.0/mlflow), or in a folder
  *
  * A thread finds the experiment by its name, or creates it, creates the run, and sends parameters
  * and metrics in batches of at most a second; a run that is gone on with is the one whose id is in
@@ -25,7 +25,7 @@ struct mlflow_param {
 };
 
 struct mlflow_options {
-    const char *url;        /* http://localhost:5000 */
+    const char *url;        /* http://localhost:5000; else a folder (mlflow_folder.h) */
     const char *experiment; /* its name */
     const char *run_name;
     const char *run_file; /* holds the run's id and experiment for restarts */
@@ -34,6 +34,9 @@ struct mlflow_options {
 };
 
 struct mlflow;
+
+/* Whether tracking.mlflow is that of a server, rather than a folder. */
+bool mlflow_is_url(const char *text);
 
 /* All is copied. ERR_CONFIG without libcurl, ERR_DEVICE if there can be no thread. The server is
  * not waited for. */

@@ -228,7 +228,7 @@ expect 'a warm-up longer than the epochs' 2 'more than the 6 steps' tune finetun
 expect 'no such module' 2 'lora.targets has nope' tune lora x --set 'lora.targets=[q_proj, nope]'
 expect 'a module of another family' 2 'keep qkv in parts' tune lora x --set 'lora.targets=[c_attn]'
 expect 'a pattern without meaning' 2 'matches no parameter' tune finetune x --set 'train.freeze=[embed.*]'
-expect 'epochs and steps' 2 'are both given' tune lora x --set train.epochs=2
+expect 'epochs and steps' 2 'are both given' tune lora x --set train.epochs=2 --set train.steps=3
 expect 'an adapter of nothing' 3 'neither a folder with adapter_config.json' "$lmtrain" merge --base "$dir/hf" \
     --adapter "$dir/hf/none" --to "$dir/x"
 expect 'nothing is replaced' 2 'exists already' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora" --to "$dir/merged"

@@ -89,9 +89,35 @@ expect 'none at all' 75 'warn: tracking.mlflow: .*(onnect|refused).*training con
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/none" --set train.steps=13 --set "tracking.mlflow=$url"
 same_bits 'no bit depends on it' one plain 12
 
+# ---- a folder in place of a server ----
+
+url=$dir/mlruns
+expect 'a run in a folder' 0 "^tracking.mlflow: run kept of experiment a & b, $url/[0-9]*/[0-9a-f]*\$" tracked kept
+expect 'stopped there' 75 '' env LMTRAIN_FAULT=rank0:step:6:sigterm "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/halved" \
+    --set "tracking.mlflow=$url" --set 'tracking.experiment=a & b'
+expect 'is killed there' 0 '^status: 5$' cat "$url"/*/"$(sed 's/.*run_id":"\([0-9a-f]*\).*/\1/' "$dir/halved/mlflow.json")/meta.yaml"
+expect 'and goes on' 0 '^done' tracked halved
+expect 'as two runs of one experiment, with all their values' 0 '' python3 -c '
+import glob, json, os, sys
+(experiment,) = glob.glob(sys.argv[1] + "/*")
+assert "name: \x27a & b\x27" in open(experiment + "/meta.yaml").read()
+names = ("kept", "halved")
+assert len(glob.glob(experiment + "/*/")) == len(names)
+for name in names:
+    run = experiment + "/" + json.load(open(f"{sys.argv[2]}/{name}/mlflow.json"))["run_id"]
+    meta = open(run + "/meta.yaml").read()
+    assert "status: 3" in meta and f"run_name: \x27{name}\x27" in meta and "end_time: null" not in meta, meta
+    assert open(run + "/params/train.steps").read() == "12"
+    lines = [json.loads(line) for line in open(f"{sys.argv[2]}/{name}/metrics.jsonl")]
+    wanted = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    stored = [line.split() for line in open(run + "/metrics/train/loss")]
+    assert [(int(step), float(value)) for _, value, step in stored] == wanted, (stored, wanted)' "$url" "$dir"
+same_bits 'no bit depends on it, either' kept plain 12
+expect 'a folder that cannot be' 0 'warn: tracking.mlflow: /proc/none .*training continues' pretrain nowhere --set tracking.mlflow=/proc/none
+
 # ---- mistakes ----
 
-expect 'a folder' 2 'tracking.mlflow is mlruns, not the URL of a tracking server \(hint: http://localhost:5000; .mlflow server' \
-    pretrain wrong --set tracking.mlflow=mlruns
+expect 'neither server nor folder' 2 'tracking.mlflow is sqlite:///a.db, neither the URL of a tracking server nor a folder' \
+    pretrain wrong --set tracking.mlflow=sqlite:///a.db
 expect 'a key that is none' 2 'unknown key tracking.mlfow \(hint: tracking.mlflow\)' pretrain wrong --set tracking.mlfow=x
 finish

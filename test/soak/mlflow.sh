@@ -68,4 +68,18 @@ for name, run in runs.items():
         assert not missing or name == "three", (name, tag, missing)
         assert all(sent[step] == value for step, value in wanted.items() if step in sent), (name, tag)
 print(len(runs), "runs agree")' "$url" "$dir"
+
+url=$dir/mlruns
+expect 'a run in a folder' 0 '^done' tracked kept --set train.steps=60
+expect 'which mlflow reads as its own' 0 '^agrees$' env MLFLOW_ALLOW_FILE_STORE=true "$venv/bin/python" -W ignore -c '
+import json, sys
+from mlflow import MlflowClient
+client = MlflowClient("file://" + sys.argv[1])
+(run,) = client.search_runs([client.get_experiment_by_name("soak").experiment_id])
+assert run.info.run_name == "kept" and run.info.status == "FINISHED" and run.info.end_time >= run.info.start_time
+assert run.data.params["train.steps"] == "60"
+sent = [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "train/loss")]
+lines = [json.loads(line) for line in open(sys.argv[2] + "/kept/metrics.jsonl")]
+assert sent == [(line["step"], line["loss"]) for line in lines if "loss" in line]
+print("agrees")' "$url" "$dir"
 finish
