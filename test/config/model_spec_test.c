@@ -83,7 +83,7 @@ static void test_all_are_listed(void **state)
     assert_int_equal(n, N_MODELS);
     assert_null(embedded_find("configs/models/gpt9.yaml"));
     for (int i = 0; i < n_embedded_files; i++) {
-        static char text[1 << 16];
+        static char text[1 << 20];
         FILE *file = fopen(embedded_files[i].path, "r");
 
         assert_non_null(file);
