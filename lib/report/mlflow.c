@@ -504,11 +504,6 @@ static int start_thread(struct mlflow *m)
     return failed;
 }
 
-bool mlflow_is_url(const char *text)
-{
-    return str_starts_with(text, "http://") || str_starts_with(text, "https://");
-}
-
 static const char *variable(const char *name)
 {
     const char *text = getenv(name);
@@ -538,7 +533,7 @@ int mlflow_open(struct mlflow **mlflow, const struct mlflow_options *options, st
     pthread_cond_init(&m->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     copy_options(m, options);
-    int status = mlflow_is_url(m->url) ? http_open(&m->http, &http, err) : 0;
+    int status = mlflow_is_folder(m->url) ? 0 : http_open(&m->http, &http, err);
     if (!status && (errno = start_thread(m)))
         status = err_set_errno(err, ERR_DEVICE, "cannot start a thread");
     if (status < 0) {

@@ -35,9 +35,6 @@ struct mlflow_options {
 
 struct mlflow;
 
-/* Whether tracking.mlflow is that of a server, rather than a folder. */
-bool mlflow_is_url(const char *text);
-
 /* All is copied. ERR_CONFIG without libcurl, ERR_DEVICE if there can be no thread. The server is
  * not waited for. */
 int mlflow_open(struct mlflow **mlflow, const struct mlflow_options *options, struct err *err);

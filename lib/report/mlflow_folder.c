@@ -396,6 +396,11 @@ static int update_run(const struct folder_request *r)
 
 /* ---- one request ---- */
 
+bool mlflow_is_folder(const char *url)
+{
+    return !str_starts_with(url, "http://") && !str_starts_with(url, "https://");
+}
+
 static const struct {
     const char *path;
     int (*answer)(const struct folder_request *request);
@@ -435,7 +440,7 @@ int mlflow_folder_request(const char *folder, const char *path, const char *body
                                       .reply = reply,
                                       .err = err };
 
-    /* One experiment of a name. Where files cannot be locked, runs that begin at once may make two. */
+    /* One experiment of a name; where files cannot be locked, runs that begin at once make two. */
     (void)flock(fd, LOCK_EX);
     int status = answer(&request, path, n_path);
     close(fd);

@@ -10,14 +10,19 @@
 #ifndef REPORT_MLFLOW_FOLDER_H
 #define REPORT_MLFLOW_FOLDER_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 #include "base/str.h"
 
+/* Whether tracking.mlflow is a folder, rather than the URL of a server. */
+bool mlflow_is_folder(const char *url);
+
 /*
  * path: "experiments/get-by-name?experiment_name=NAME" (escaped, without a body),
- * "experiments/create", "runs/create", "runs/log-batch" or "runs/update", each with its body. Returns
- * the status (200, 400, 404), with the answer in *reply; or -1 and ERR_FAILED where a file cannot be
- * written. The folder is made. Of several processes each sees whole experiments.
+ * "experiments/create", "runs/create", "runs/log-batch" or "runs/update", each with its body.
+ * Returns the status (200, 400, 404), with the answer in *reply; or -1 and ERR_FAILED where a file
+ * cannot be written. The folder is made. Of several processes each sees whole experiments.
  */
 int mlflow_folder_request(const char *folder, const char *path, const char *body, struct str *reply,
                           struct err *err);
