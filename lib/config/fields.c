@@ -540,11 +540,10 @@ const struct field job_fields[] = {
           "size at which a file of the run folder's log/ is rotated; three older ones are kept" },
 
     { "tracking.mlflow", FIELD_TEXT, AT(tracking.mlflow), .initial = "",
-      .help =.help =
-          "URL of an MLflow tracking server, such as http://localhost:5000, or a folder for "
-          "`mlflow ui --backend-store-uri`: the job's fields become parameters, logged steps "
-          "and evaluations metrics. Sent beside training, tried again while the server does "
-          "not answer; login by MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD" },
+      .help = "URL of an MLflow tracking server, such as http://localhost:5000, or a folder for "
+              "`mlflow ui --backend-store-uri`: the job's fields become parameters, logged steps "
+              "and evaluations metrics. Sent beside training, tried again while the server does "
+              "not answer; login by MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD" },
     { "tracking.experiment", FIELD_TEXT, AT(tracking.experiment), .initial = "lmtrain",
       .help = "name of the experiment there; it is created if need be" },
     { "tracking.run_name", FIELD_TEXT, AT(tracking.run_name), .initial = "",
