@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,7 @@ struct chat_line {
     EditLine *edit; /* NULL: no terminal */
     History *history;
     struct str path; /* of the history; empty: none */
+    sigset_t signals; /* blocked before a line is read */
     bool is_interrupted;
     char *text; /* of getline, or a copy of libedit's */
     size_t capacity;
@@ -75,17 +78,23 @@ static const char *prompt(EditLine *edit)
     return "> ";
 }
 
-/* One character of UTF-8, or none once a signal comes: libedit would go on after it. */
+/*
+ * One character of UTF-8, or none once a signal comes: libedit would go on after it. SIGINT is
+ * blocked but while this waits, so that Ctrl-C between two characters interrupts the next wait.
+ */
 static int read_character(EditLine *edit, wchar_t *character)
 {
+    struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
     struct chat_line *line = NULL;
     mbstate_t state = { 0 };
     char byte;
 
     el_get(edit, EL_CLIENTDATA, &line);
     for (;;) {
-        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        ssize_t n = ppoll(&input, 1, NULL, &line->signals);
 
+        if (n > 0)
+            n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0) {
             line->is_interrupted = n < 0 && errno == EINTR;
             return n < 0 ? -1 : 0;
@@ -150,10 +159,15 @@ static enum chat_line_state whole(char *text, size_t n, const char **out)
 static enum chat_line_state edit_line(struct chat_line *line, const char **text)
 {
     HistEvent event;
+    sigset_t interrupt;
     int n = 0;
 
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &line->signals);
     line->is_interrupted = false;
     const char *typed = el_gets(line->edit, &n);
+    pthread_sigmask(SIG_SETMASK, &line->signals, NULL);
     if (!typed || n <= 0) {
         printf("\n");
         if (!line->is_interrupted)

@@ -70,7 +70,6 @@ static int answer(struct talk *t, struct err *err)
     struct generate_text text = { .name = (uint64_t)t->n };
     int status = generate_encode_messages(t->g, t->messages, t->n, &text.tokens, NULL, err);
 
-    interrupted = 0;
     if (!status)
         status = generator_run(t->g->generator, &text, 1, show, NULL, err);
     if (!status) {
