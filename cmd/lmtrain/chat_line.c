@@ -28,7 +28,7 @@ enum { HISTORY_LINES = 1000 };
 struct chat_line {
     EditLine *edit; /* NULL: no terminal */
     History *history;
-    struct str path; /* of the history; empty: none */
+    struct str path;  /* of the history; empty: none */
     sigset_t signals; /* blocked before a line is read */
     bool is_interrupted;
     char *text; /* of getline, or a copy of libedit's */
