@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/str.h"
+#include "base/thread.h"
 #include "device/device.h"
 #include "device/nvml.h"
 #include "device/pci.h"
@@ -70,7 +71,7 @@ static struct survey *ask_nvml(struct doctor *doctor)
     CHECK(survey);
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += NVML_SECONDS;
-    CHECK(!pthread_create(&thread, NULL, make_survey, survey));
+    CHECK(!thread_start(&thread, NULL, make_survey, survey));
     if (!pthread_timedjoin_np(thread, NULL, &until))
         return survey;
     pthread_detach(thread);

@@ -5,8 +5,9 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
+
+#include "base/thread.h"
 
 enum read_ahead_state { STATE_IDLE, STATE_ASKED, STATE_LEAVE };
 
@@ -45,7 +46,6 @@ static void *ahead_main(void *context)
 int read_ahead_create(struct read_ahead **ahead, read_ahead_fn fn, void *context, struct err *err)
 {
     struct read_ahead *made = calloc(1, sizeof *made);
-    sigset_t all, before;
 
     if (!made)
         return err_set(err, ERR_DEVICE, "out of host memory");
@@ -53,10 +53,7 @@ int read_ahead_create(struct read_ahead **ahead, read_ahead_fn fn, void *context
     made->context = context;
     pthread_mutex_init(&made->mutex, NULL);
     pthread_cond_init(&made->changed, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&made->thread, NULL, ahead_main, made);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&made->thread, NULL, ahead_main, made);
     if (failed) {
         pthread_cond_destroy(&made->changed);
         pthread_mutex_destroy(&made->mutex);

@@ -8,7 +8,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
+#include "base/thread.h"
 #include "ckpt/checkpoint_dir_impl.h"
 #include "ckpt/file_hash.h"
 #include "ckpt/manifest.h"
@@ -388,18 +388,13 @@ int store_save_start_from(struct store_save **save, const char *folder, int worl
                           void *context, struct err *err)
 {
     struct store_save *made = save_create(folder, world_rank, slices, n_slices, err);
-    sigset_t all, before;
 
     if (!made)
         return -1;
     made->load = load;
     made->load_context = context;
     atomic_store(&made->reads, made->n_slices > 0);
-    /* Signals are for the main thread; blocked, SIGXFSZ becomes an error of write. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&made->thread, NULL, save_main, made);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&made->thread, NULL, save_main, made);
     if (failed) {
         errno = failed;
         err_set_errno(err, ERR_DEVICE, "%s: cannot start the saving thread", folder);

@@ -25,6 +25,7 @@
 #include <time.h>
 
 #include "base/num.h"
+#include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/pause.h"
 
@@ -160,7 +161,6 @@ static void *worker_main(void *context)
 static int start_thread(struct worker *worker, int core)
 {
     pthread_attr_t attributes;
-    sigset_t all, before;
     cpu_set_t cores;
 
     pthread_attr_init(&attributes);
@@ -169,10 +169,7 @@ static int start_thread(struct worker *worker, int core)
         CPU_SET((size_t)core, &cores);
         pthread_attr_setaffinity_np(&attributes, sizeof cores, &cores);
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&worker->thread, &attributes, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int status = thread_start(&worker->thread, &attributes, worker_main, worker);
     pthread_attr_destroy(&attributes);
     return status;
 }

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "device/xid.h"
 
 enum { LOOK_MS = 1000, WAIT_MS = 200, XID_LOST = 79 };
@@ -157,7 +158,6 @@ struct gpu_watch *gpu_watch_open(const char *pci)
 {
     struct gpu_watch *watch = calloc(1, sizeof *watch);
     pthread_condattr_t monotonic;
-    pthread_t thread;
 
     if (!watch)
         return NULL;
@@ -170,13 +170,12 @@ struct gpu_watch *gpu_watch_open(const char *pci)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&watch->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (pthread_create(&thread, NULL, run, watch)) {
+    if (thread_start(NULL, NULL, run, watch)) {
         watch->n_holders = 1;
         pthread_mutex_lock(&watch->lock);
         let_go(watch);
         return NULL;
     }
-    pthread_detach(thread);
     return watch;
 }
 

@@ -20,12 +20,13 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/thread.h"
 
 #define SPINS 1000
 #define SPINS_LEAST 16
@@ -243,18 +244,12 @@ static int bind_caller(struct pool *pool, int core, struct err *err)
     return 0;
 }
 
-/* Signals are the main thread's business: the workers are born with all of them blocked. */
 static int start_worker(struct pool *pool, struct pool_worker *worker, struct err *err)
 {
-    sigset_t all, before;
-    int error;
+    int failed = thread_start(&worker->handle, NULL, worker_main, worker);
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&worker->handle, NULL, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) {
-        errno = error;
+    if (failed) {
+        errno = failed;
         return err_set_errno(err, ERR_DEVICE, "cannot start compute thread %d of %d",
                              worker->thread, pool->n_threads);
     }

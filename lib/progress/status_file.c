@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json_reader.h"
+#include "base/thread.h"
 
 struct status_file {
     pthread_mutex_t lock;
@@ -104,21 +104,6 @@ static void release(struct status_file *file)
     free(file);
 }
 
-/* With all signals blocked, which are for other threads. */
-static int start_thread(struct status_file *file)
-{
-    sigset_t all, before;
-    pthread_t thread;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, write_on, file);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
-        pthread_detach(thread);
-    return failed;
-}
-
 struct status_file *status_file_open(const char *path, status_add_fn add, void *context)
 {
     struct status_file *file = calloc(1, sizeof *file);
@@ -138,7 +123,7 @@ struct status_file *status_file_open(const char *path, status_add_fn add, void *
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&file->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (start_thread(file)) {
+    if (thread_start(NULL, NULL, write_on, file)) {
         release(file);
         return NULL;
     }

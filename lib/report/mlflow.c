@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "base/thread.h"
 #include "report/http.h"
 #include "report/mlflow_folder.h"
 
@@ -490,20 +490,6 @@ static void copy_options(struct mlflow *m, const struct mlflow_options *options)
     read_run(m);
 }
 
-static int start_thread(struct mlflow *m)
-{
-    sigset_t all, before;
-    pthread_t thread;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, track, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
-        pthread_detach(thread);
-    return failed;
-}
-
 static const char *variable(const char *name)
 {
     const char *text = getenv(name);
@@ -534,7 +520,7 @@ int mlflow_open(struct mlflow **mlflow, const struct mlflow_options *options, st
     pthread_condattr_destroy(&monotonic);
     copy_options(m, options);
     int status = mlflow_is_folder(m->url) ? 0 : http_open(&m->http, &http, err);
-    if (!status && (errno = start_thread(m)))
+    if (!status && (errno = thread_start(NULL, NULL, track, m)))
         status = err_set_errno(err, ERR_DEVICE, "cannot start a thread");
     if (status < 0) {
         release(m);

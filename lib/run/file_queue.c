@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #if LMTRAIN_URING
+#include "base/thread.h"
 #include <liburing.h>
 #endif
 
@@ -80,18 +81,11 @@ static void *thread_main(void *context)
     return NULL;
 }
 
-/* Signals are the main thread's; blocked, SIGXFSZ becomes an error of pwrite. */
 static int start_thread(struct file_queue *q)
 {
-    sigset_t all, before;
-
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->changed, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&q->thread, NULL, thread_main, q);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
+    return thread_start(&q->thread, NULL, thread_main, q);
 }
 
 static void give_thread(struct file_queue *q, struct file_request *r)

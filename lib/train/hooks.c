@@ -19,6 +19,7 @@
 #include "base/json_reader.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/thread.h"
 #include "train/guarded_command_impl.h"
 
 enum { WHY_BYTES = 160 };
@@ -233,8 +234,6 @@ static struct hooks *make(const struct hooks_options *options)
 int hooks_create(struct hooks **hooks, const struct hooks_options *options, struct err *err)
 {
     bool has_any = false;
-    sigset_t all, before;
-    pthread_t thread;
 
     *hooks = NULL;
     for (int kind = 0; kind < N_HOOK_KINDS; kind++)
@@ -243,16 +242,12 @@ int hooks_create(struct hooks **hooks, const struct hooks_options *options, stru
         return 0;
     struct hooks *made = make(options);
     signal(SIGCHLD, SIG_DFL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, run_events, made);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(NULL, NULL, run_events, made);
     if (failed) {
         release(made);
         errno = failed;
         return err_set_errno(err, ERR_DEVICE, "hooks: cannot start a thread");
     }
-    pthread_detach(thread);
     *hooks = made;
     return 0;
 }

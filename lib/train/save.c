@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "base/thread.h"
 #include "ckpt/carried.h"
 #include "ckpt/store.h"
 #include "train/available_memory.h"
@@ -91,16 +91,12 @@ static void *commit_main(void *context)
 static int start_commit(struct trainer *t, struct err *err)
 {
     struct trainer_commit *c = calloc(1, sizeof *c);
-    sigset_t all, before;
 
     if (!c)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", t->save_folder);
     c->trainer = t;
     c->from = t->save_is_local ? NULL : t->carried.folder;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    c->has_thread = pthread_create(&c->thread, NULL, commit_main, c) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    c->has_thread = thread_start(&c->thread, NULL, commit_main, c) == 0;
     if (!c->has_thread)
         commit_main(c);
     t->commit = c;

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/thread.h"
 #include "train/guarded_command_impl.h"
 
 enum { N_REPORTS_MAX = 16, PATH_MAX_BYTES = 4096, WHY_BYTES = 160 };
@@ -290,13 +291,9 @@ static struct upload *make(const struct upload_options *options)
 int upload_create(struct upload **upload, const struct upload_options *options, struct err *err)
 {
     struct upload *made = make(options);
-    sigset_t all, before;
 
     signal(SIGCHLD, SIG_DFL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&made->thread, NULL, upload_main, made);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = thread_start(&made->thread, NULL, upload_main, made);
     if (failed) {
         release(made);
         errno = failed;

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
+
 enum { THREADS_MAX = 256 };
 
 struct pool_thread {
@@ -92,23 +94,18 @@ static int allocate(struct ordered_pool *pool, struct err *err)
     return 0;
 }
 
-/* Fewer threads than there are workers only take longer. Signals are left to the main thread. */
+/* Fewer threads than there are workers only take longer. */
 static void start_threads(struct ordered_pool *pool)
 {
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool->n_threads < pool->n_workers) {
         struct pool_thread *t = &pool->threads[pool->n_threads];
 
         t->pool = pool;
         t->worker = worker_at(pool, pool->n_threads);
-        if (pthread_create(&t->thread, NULL, work_main, t) != 0)
+        if (thread_start(&t->thread, NULL, work_main, t) != 0)
             break;
         pool->n_threads++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 int ordered_pool_create(struct ordered_pool **out, const struct ordered_pool_options *options,

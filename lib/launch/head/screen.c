@@ -17,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 enum { FULL_BYTES = 256 << 10, LINE_BYTES = 4096 + 64 };
 
@@ -167,7 +168,7 @@ int screen_open(struct screen **screen, struct err *err)
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->more, NULL);
     made->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    errno = made->wake_fd < 0 ? errno : pthread_create(&made->thread, NULL, show, made);
+    errno = made->wake_fd < 0 ? errno : thread_start(&made->thread, NULL, show, made);
     if (errno) {
         err_set_errno(err, ERR_FAILED, "cannot start the thread that shows output");
         if (made->wake_fd >= 0)

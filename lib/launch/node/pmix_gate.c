@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "launch/fd_impl.h"
 #include "launch/remote/peer_uid_impl.h"
 
@@ -499,18 +500,6 @@ static void *run_gate(void *argument)
     return NULL;
 }
 
-/* Signals are the daemon's. */
-static int start_thread(struct pmix_gate *gate)
-{
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&gate->thread, NULL, run_gate, gate);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 static void release(struct pmix_gate *gate)
 {
     for (struct connection *at = gate->first; at; at = at->next)
@@ -538,7 +527,7 @@ int pmix_gate_start(struct pmix_gate **gate, const struct pmix_gate_options *opt
     CHECK(made->backend);
     made->query_fd = peer_uid_open();
     made->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int status = made->wake_fd < 0 ? errno : start_thread(made);
+    int status = made->wake_fd < 0 ? errno : thread_start(&made->thread, NULL, run_gate, made);
     if (status) {
         release(made);
         errno = status;

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -21,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/str.h"
+#include "base/thread.h"
 #include "launch/remote/hosts_impl.h"
 
 static const double handshake_seconds = 30;
@@ -292,18 +292,13 @@ static void *hold_lifeline(void *argument)
 static int start_lifeline(int stdin_fd, int fd, struct err *err)
 {
     struct lifeline *lifeline = malloc(sizeof *lifeline);
-    pthread_t thread;
-    sigset_t all, before;
 
     CHECK(lifeline);
     /* A descriptor of its own: the original number may be reused by then. */
     *lifeline = (struct lifeline){ stdin_fd, fcntl(fd, F_DUPFD_CLOEXEC, 3) };
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    errno = lifeline->fd < 0 ? errno : pthread_create(&thread, NULL, hold_lifeline, lifeline);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = lifeline->fd < 0 ? errno : thread_start(NULL, NULL, hold_lifeline, lifeline);
     if (!errno)
-        return pthread_detach(thread);
+        return 0;
     err_set_errno(err, ERR_FAILED, "cannot watch stdin");
     if (lifeline->fd >= 0)
         close(lifeline->fd);

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/thread.h"
 
 enum { TEXT_BYTES = 256, READ_BYTES = 16384 };
 
@@ -119,7 +120,6 @@ struct death_notices *death_notices_open(const char *log_folder, uint64_t launch
 {
     struct death_notices *notices = calloc(1, sizeof *notices);
     pthread_condattr_t monotonic;
-    pthread_t thread;
 
     if (!notices)
         return NULL;
@@ -130,11 +130,10 @@ struct death_notices *death_notices_open(const char *log_folder, uint64_t launch
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&notices->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (pthread_create(&thread, NULL, look, notices)) {
+    if (thread_start(NULL, NULL, look, notices)) {
         free(notices);
         return NULL;
     }
-    pthread_detach(thread);
     return notices;
 }
 
