@@ -1,6 +1,6 @@
 /*
  * plan_hidden.c - the sums of gradients of breadth-first pipelines, by chunk; recomputation before
- * the gradient is there, held against a step without
+ * the gradient is there, and weights that are gathered in the update, held against steps without
  */
 #include "plan_hidden.h"
 
@@ -142,6 +142,76 @@ static void print_early(const struct early *early, struct str *out)
                (double)early->waits_without / 1e6, str_bytes(more, sizeof more, n_more));
 }
 
+/* ---- gathers of updated weights ---- */
+
+/* A step as planned, and one that gathers all weights at its front. */
+struct gathers {
+    int n_ahead, n; /* buckets of the rank, and all that it gathers */
+    int64_t ns, ns_without;
+    int64_t waits, waits_without; /* of the rank that is busiest as planned, for gathers */
+    int rank;                     /* of the pipeline */
+};
+
+static int count_ahead(const struct program *program)
+{
+    int n = 0;
+
+    for (int i = 0; i < program->n_buckets; i++)
+        n += program->buckets[i].gathered_ahead;
+    return n;
+}
+
+static int count_gathers(const struct program *program)
+{
+    const struct entry *gather = &program->entries[ENTRY_GATHER];
+
+    return gather->n_actions ? program->functions[gather->actions[0].function].n_ops : 0;
+}
+
+static bool gathers_ahead(const struct plan *plan)
+{
+    return count_ahead(&plan->programs[0]) > 0 && !plan->job->parallel.replica_micro_batches.n;
+}
+
+static int find_gathers(struct gathers *gathers, const struct plan *plan,
+                        const struct cluster *cluster, struct arena *arena, struct err *err)
+{
+    int n = plan->job->parallel.pp;
+    struct job without = *plan->job;
+    struct program *programs = arena_array(arena, struct program, n);
+    struct simulated_step step, other;
+
+    without.parallel.prefetch = 0;
+    int status = programs_compile_unverified(programs, &without, plan->kernels, err);
+    if (!status)
+        status = simulate_step(&step, plan, plan->programs, cluster, arena, err);
+    if (!status)
+        status = simulate_step(&other, plan, programs, cluster, arena, err);
+    if (!status)
+        *gathers = (struct gathers){
+            .n_ahead = count_ahead(&plan->programs[step.busiest]),
+            .n = count_gathers(&plan->programs[step.busiest]),
+            .ns = step.ns,
+            .ns_without = other.ns,
+            .waits = step.ranks[step.busiest].of[TIME_GATHERS],
+            .waits_without = other.ranks[step.busiest].of[TIME_GATHERS],
+            .rank = step.busiest,
+        };
+    for (int rank = 0; rank < n; rank++)
+        program_release(&programs[rank]);
+    return status;
+}
+
+static void print_gathers(const struct gathers *gathers, struct str *out)
+{
+    str_printf(out,
+               "weights gathered in the update: %d of %d buckets; a step takes %.2f instead of "
+               "%.2f ms, of which pipeline rank %d waits %.2f instead of %.2f ms for gathers\n",
+               gathers->n_ahead, gathers->n, (double)gathers->ns / 1e6,
+               (double)gathers->ns_without / 1e6, gathers->rank, (double)gathers->waits / 1e6,
+               (double)gathers->waits_without / 1e6);
+}
+
 /* ---- all ---- */
 
 int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, struct str *out,
@@ -149,6 +219,7 @@ int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, st
 {
     struct gradient_sums sums;
     struct early early;
+    struct gathers gathers;
     struct arena arena = { 0 };
     int status = 0;
 
@@ -162,6 +233,11 @@ int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, st
         status = find_early(&early, plan, cluster, &arena, err);
         if (!status)
             print_early(&early, out);
+    }
+    if (!status && gathers_ahead(plan)) {
+        status = find_gathers(&gathers, plan, cluster, &arena, err);
+        if (!status)
+            print_gathers(&gathers, out);
     }
     arena_release(&arena);
     return status;
@@ -197,11 +273,24 @@ static void add_early(const struct early *early, cJSON *json)
     cJSON_AddNumberToObject(made, "needed_bytes_without", (double)early->n_bytes_without);
 }
 
+static void add_gathers(const struct gathers *gathers, cJSON *json)
+{
+    cJSON *made = cJSON_AddObjectToObject(json, "gathers_ahead");
+
+    cJSON_AddNumberToObject(made, "buckets", gathers->n_ahead);
+    cJSON_AddNumberToObject(made, "all_buckets", gathers->n);
+    cJSON_AddNumberToObject(made, "step_ns", (double)gathers->ns);
+    cJSON_AddNumberToObject(made, "step_ns_without", (double)gathers->ns_without);
+    cJSON_AddNumberToObject(made, "gathers_ns", (double)gathers->waits);
+    cJSON_AddNumberToObject(made, "gathers_ns_without", (double)gathers->waits_without);
+}
+
 int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                     struct err *err)
 {
     struct gradient_sums sums;
     struct early early;
+    struct gathers gathers;
     struct arena arena = { 0 };
     int status = 0;
 
@@ -215,6 +304,11 @@ int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSO
         status = find_early(&early, plan, cluster, &arena, err);
         if (!status)
             add_early(&early, json);
+    }
+    if (!status && gathers_ahead(plan)) {
+        status = find_gathers(&gathers, plan, cluster, &arena, err);
+        if (!status)
+            add_gathers(&gathers, json);
     }
     arena_release(&arena);
     return status;

@@ -287,10 +287,11 @@ static void check_zero(struct job_reader *r)
         job_note(job, r->arena,
                  "parallel.hold has no effect with zero %d: only zero 3 gathers parameters",
                  job->parallel.zero);
-    if (job->parallel.prefetch > 0 && (job->parallel.hold != HOLD_PASS || job->parallel.zero < 3))
+    if (job->parallel.prefetch > 0 &&
+        (!job->parallel.zero || (job->parallel.zero == 3 && job->parallel.hold == HOLD_OP)))
         job_note(job, r->arena,
-                 "parallel.prefetch has no effect with zero %d and hold %s: only zero 3 with hold "
-                 "pass gathers for each forward and backward",
+                 "parallel.prefetch has no effect with zero %d and hold %s: no weights are "
+                 "gathered ahead",
                  job->parallel.zero, choice_word(hold_choices, (int)job->parallel.hold));
 }
 

@@ -399,7 +399,10 @@ const struct field job_fields[] = {
               "one; so many that products of a forward or backward read first are gathered while "
               "the one before it runs, into memory of their own for the whole step, so that none "
               "waits for its first weights; 0: none of these; auto: 2, 1 or 0, the most that fits, "
-              "and 0 with memory.device_bytes or memory.offload; changes no bit" },
+              "and 0 with memory.device_bytes or memory.offload. Where weights are gathered once a "
+              "step (zero 1 and 2, hold step): so many buckets that products of a step read first "
+              "are gathered in the update before it, while others are updated; auto: one, with "
+              "the key cluster as many as travel meanwhile. Changes no bit" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = pipeline_choices, .synonyms = schedule_synonyms,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "

@@ -290,7 +290,8 @@ struct job {
         int zero;
         int zero_group;           /* dp ranks that shard together; 0: all */
         enum parameter_hold hold; /* of parameters that zero 3 has gathered */
-        int prefetch;             /* buckets that it gathers ahead, also of a function; -1: auto */
+        int prefetch;             /* buckets that are gathered ahead of their function, or step;
+                                     -1: auto */
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;

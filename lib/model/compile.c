@@ -182,6 +182,14 @@ static void round_weights(struct compiling *c)
         fp8_weights(c->program, c->gather);
 }
 
+/* Where codes are gathered in the place of weights, they are rounded before. */
+static void gather_before_step(struct compiling *c)
+{
+    if (c->gather >= 0 && c->options->ahead.n_ahead &&
+        (c->options->fp8.recipe == FP8_NONE || c->options->fp8.by_product))
+        zero_gather_ahead(c->program, c->gather, &c->options->ahead);
+}
+
 static void zero3(struct compiling *c)
 {
     if (c->has_zero3)
@@ -219,7 +227,7 @@ static const struct pass {
 } train_passes[] = {
     { "shard_gradients", shard }, { "gather", gather },     { "update", update },
     { "schedule", schedule },     { "evaluate", evaluate }, { "fp8_weights", round_weights },
-    { "zero3", zero3 },           { "offload", offload_values },
+    { "gather_ahead", gather_before_step }, { "zero3", zero3 }, { "offload", offload_values },
 },
   last_passes[] = {
       { "in_place", in_place },

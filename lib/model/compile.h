@@ -78,6 +78,7 @@ struct compile_train {
      * for all that there may be. */
     double stash_factor;
     struct shard_options gradients;
+    struct ahead_options ahead; /* of weights that are gathered once a step; zeros: none */
     struct update_options update;
     enum dtype gradient_dtype;  /* of accumulators of 2-D parameters: DTYPE_F32 or DTYPE_BF16 */
     int no_fuse;                /* for tests: no pass fuses ops */
@@ -92,7 +93,8 @@ const char *compile_pass_name(int i);
 
 /*
  * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks); under zero 1 and 2
- * with several ranks also GATHER, which runs before the first EVALUATE after a step. *program is
+ * with several ranks also GATHER, which runs before the first EVALUATE after a step, and with
+ * ahead.n_ahead before the first STEP. *program is
  * initialised here and belongs to the caller, also on failure. Returns 0, or -1 with verify's
  * error.
  */

@@ -127,6 +127,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
                        .zero3 = gathers[job->parallel.hold],
                        .n_ahead = n_ahead_of(job) },
+        .ahead = { .n_ahead = job->parallel.prefetch },
         .update = update_options_of(job),
     };
 }

@@ -49,7 +49,7 @@ static int time_copies(struct copy_times *times, const struct programs_request *
     return 0;
 }
 
-/* ---- what slices are chosen by ---- */
+/* ---- what slices, and weights gathered ahead, are chosen by ---- */
 
 struct slice_prices {
     struct prices prices;
@@ -134,6 +134,8 @@ int programs_compile_by_length(struct programs_by_length *programs,
         options.overlap.kind = OVERLAP_NONE;
     if (options.overlap.kind != OVERLAP_NONE && job_has_overlap(job))
         time_slices(&options.overlap.times, job, &options.mesh, arena);
+    if (job->parallel.zero && job->parallel.dp > 1 && options.ahead.n_ahead < 0)
+        time_slices(&options.ahead.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;
     if (is_cut_too_large(programs->longest, &options, job)) {

@@ -80,8 +80,9 @@ struct bucket {
      * before they are encoded, and then what is lost of them. 0: none. */
     int errors[TENSOR_MAX_USES], left[TENSOR_MAX_USES];
     struct bucket_factors factors[TENSOR_MAX_USES];
-    int weights;      /* whole: as the forward reads them; 0 where no cell holds that */
-    int weight_shard; /* the rank's own part of weights, or (zero 3) its shard */
+    int weights;         /* whole: as the forward reads them; 0 where no cell holds that */
+    bool gathered_ahead; /* a step begins and ends with all of them (zero_ahead.c) */
+    int weight_shard;    /* the rank's own part of weights, or (zero 3) its shard */
     int codes; /* the bucket of the weights' codes, which has neither uses nor parameters of its
                 * own (fp8_weights.c); 0: there is none */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */

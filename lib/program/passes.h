@@ -309,6 +309,20 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
                        int gather);
 
 /*
+ * zero_ahead.c: after the step and what repeats it have been scheduled: what `gather` gathers first
+ * is gathered in the update of the step before, as soon as it is there, while others are updated.
+ * n_ahead: so many buckets that products read, with vectors that are read before the next; -1: one,
+ * and as many as, by these times, travel while the optimizer of the others works. The step then begins with these buckets whole
+ * (bucket.gathered_ahead): ENTRY_GATHER must have run once before it, and since shards were written
+ * from outside. No bit changes. Returns how many are gathered so.
+ */
+struct ahead_options {
+    int n_ahead;
+    struct slice_times times;
+};
+int zero_gather_ahead(struct program *program, int gather, const struct ahead_options *options);
+
+/*
  * zero3.c: under zero 3 a rank keeps a shard of each bucket's weights, as a cell. After
  * shard_gradients, zero3_shard_weights makes these cells; parameters' weights have no memory from
  * then on. When all functions and entries exist, zero3_gather_weights makes every op read gathered

@@ -379,8 +379,17 @@ static int walk_action(struct verify_walk *w, const struct action *a)
     return 0;
 }
 
+/* Whether a step ends, and so begins, with all of this cell. */
+static bool is_gathered_ahead(const struct program *p, int cell)
+{
+    for (int i = 0; i < p->n_buckets; i++)
+        if (p->buckets[i].gathered_ahead && p->buckets[i].weights == cell)
+            return true;
+    return false;
+}
+
 /* At the start of an entry, cells of which ranks update local shards are as the update leaves them:
- * split. */
+ * split, but for those that it gathers. */
 static void begin_split(struct verify_walk *w)
 {
     const struct program *p = w->program;
@@ -388,7 +397,8 @@ static void begin_split(struct verify_walk *w)
     for (int id = 1; id < p->n_values; id++)
         for (int axis = 0; axis < N_AXES && p->values[id].role == ROLE_WEIGHT; axis++)
             if (p->values[id].shard_axis &&
-                axis_covers((enum mesh_axis)(p->values[id].shard_axis - 1), (enum mesh_axis)axis))
+                axis_covers((enum mesh_axis)(p->values[id].shard_axis - 1), (enum mesh_axis)axis) &&
+                !(entry_begins_whole(w->entry) && is_gathered_ahead(p, p->values[id].base)))
                 spread_of(w, p->values[id].base)[axis] = SPREAD_COLS;
 }
 
@@ -409,6 +419,21 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
     w->owners = program_list_owners(p, arena);
     verify_open_stays(w, arena);
     verify_open_parts(w, arena);
+}
+
+/* What the next step begins with is there. */
+static int check_ahead(const struct verify_walk *w, struct err *err)
+{
+    const struct program *p = w->program;
+
+    for (int i = 0; i < p->n_buckets && entry_is_step(w->entry); i++)
+        for (int axis = 0; axis < N_AXES && p->buckets[i].gathered_ahead; axis++)
+            if (p->mesh.size[axis] > 1 && axis_covers(p->buckets[i].axis, (enum mesh_axis)axis) &&
+                spread_of(w, p->buckets[i].weights)[axis] != SPREAD_SAME)
+                return err_set(err, ERR_FAILED,
+                               "program: %s: %s is not gathered, though the next step reads it",
+                               entry_name(w->entry), p->values[p->buckets[i].weights].name);
+    return 0;
 }
 
 /* What the host reads after the entry is there. */
@@ -452,6 +477,8 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
         way->n_walked++;
         status = walk_action(&w, &e->actions[i]);
     }
+    if (!status)
+        status = check_ahead(&w, err);
     if (!status)
         status = check_end(&w, err);
     arena_release(&arena);

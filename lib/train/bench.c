@@ -346,7 +346,8 @@ static int measure_steps(struct bench *bench, struct run *run, const struct pool
     double *waits = arena_array(&bench->arena, double, n);
     struct step_seconds seconds;
 
-    if (run_step(run, pool, hooks, &seconds, err) < 0)
+    if (run_entry(run, ENTRY_GATHER, 0, NULL, err) < 0 ||
+        run_step(run, pool, hooks, &seconds, err) < 0)
         return -1;
     bench->first_seconds = seconds.wall;
     for (int i = 0; i < n_warm; i++)

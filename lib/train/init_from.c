@@ -61,6 +61,7 @@ int trainer_begin(struct trainer *t, struct err *err)
     struct vocab_source source = { .weights = &weights };
     struct job theirs;
 
+    t->is_gathered = false;
     if (!path)
         return 0;
     progress_phase(t->options.progress, "reading the initial weights");

@@ -341,6 +341,7 @@ static int restore(struct trainer *t, const char *folder, bool is_local,
 {
     struct store *store;
 
+    t->is_gathered = false;
     progress_phase_path(t->options.progress, "reading the checkpoint", folder);
     if (store_open(&store, folder, err) < 0)
         return -1;

@@ -308,6 +308,7 @@ void trainer_destroy(struct trainer *t)
 
 int trainer_gather_weights(struct trainer *t, struct err *err)
 {
+    t->is_gathered = true;
     return run_entry(t->run, ENTRY_GATHER, 0, NULL, err);
 }
 

@@ -78,8 +78,9 @@ struct trainer {
     int64_t n_held_out_batches;
     int64_t held_out_batch; /* the one that an evaluation is at */
 
-    int64_t step;    /* done */
-    int64_t updates; /* done, skipped steps not counted */
+    bool is_gathered; /* weights are whole where a step begins with such (ahead_options) */
+    int64_t step;     /* done */
+    int64_t updates;  /* done, skipped steps not counted */
     int64_t tokens, n_skipped, n_reruns;
     double loss_scale;      /* of the next step; 1 but for fp16 */
     int64_t n_clean;        /* fp16: steps since the scale changed */

@@ -262,12 +262,23 @@ static int run_again(struct trainer *t, struct step_end *end, struct trainer_res
     return 0;
 }
 
+/* Where a step begins with weights that the one before it has gathered: once masters were written
+ * by something else. */
+static int gather_at_first(struct trainer *t, struct err *err)
+{
+    bool is_ahead = false;
+
+    for (int i = 0; i < t->program.n_buckets && !t->is_gathered; i++)
+        is_ahead |= t->program.buckets[i].gathered_ahead;
+    return is_ahead ? trainer_gather_weights(t, err) : 0;
+}
+
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     struct step_end end;
 
     *result = (struct trainer_result){ 0 };
-    if (trainer_seek_data(t, err) < 0)
+    if (trainer_seek_data(t, err) < 0 || gather_at_first(t, err) < 0)
         return -1;
     int64_t tokens = loader_step_tokens(t->train, t->data_step);
     double lr = lr_at(t->job, t->step);

@@ -1,5 +1,6 @@
 /*
- * zero3_test.c - zero 3 is zero 0 to the bit, however long weights are held (design.md §5)
+ * hold_test.c - zero 3 is zero 0 to the bit, however long weights are held, and so are zero 1 and 2,
+ * wherever weights are gathered (design.md §5)
  *
  * As law_test.c, with memory poisoned throughout: a weight that is read after its memory went to
  * somebody else shows.
@@ -174,11 +175,70 @@ static void resumes(void **state)
     }
 }
 
+/* ---- once a step ---- */
+
+/* Groups of parameters have buckets of their own: some are gathered in the update, some at the
+ * front of the step. */
+#define GROUPS \
+    "optimizer.groups=[{match: 'layers.1.*', lr_scale: 3.0}, {match: '*norm*', lr_scale: 0.5}, " \
+    "{match: '*down*', lr_scale: 2.0}]"
+
+static void gathered_in_the_update(void **state)
+{
+    static const struct {
+        const char *model, *dtype;
+        int dp, pp, tp, zero, stop_after;
+        const char *both, *prefetch;
+    } ways[] = {
+        { "llama", "bf16", 2, 1, 1, 1, 0, GROUPS, "parallel.prefetch=1" },
+        { "llama", "bf16", 2, 1, 1, 2, 2, GROUPS, "parallel.prefetch=2" },
+        { "llama", "fp32", 4, 1, 1, 1, 3, GROUPS "|train.ema=0.9", "parallel.prefetch=1" },
+        { "llama-untied", "fp32", 3, 1, 1, 2, 0, GROUPS, "parallel.prefetch=2" },
+        { "llama-deep", "bf16", 2, 2, 1, 1, 0, GROUPS, "parallel.prefetch=1" },
+        { "llama-deep", "bf16", 2, 2, 1, 2, 0, GROUPS,
+          "parallel.prefetch=1|parallel.schedule=zb-v" },
+        { "gpt2", "bf16", 2, 1, 2, 1, 0, GROUPS, "parallel.prefetch=2" },
+        { "llama", "bf16", 4, 1, 1, 1, 0, GROUPS, "parallel.prefetch=1|parallel.node_ranks=2" },
+        { "llama", "bf16", 4, 1, 1, 2, 0, GROUPS, "parallel.prefetch=1|parallel.zero_group=2" },
+        { "llama", "bf16", 2, 1, 1, 3, 0, GROUPS, "parallel.prefetch=1|parallel.hold=step" },
+        { "llama", "bf16", 2, 1, 1, 1, 2, GROUPS "|optimizer.weight_rounding=half_away",
+          "parallel.prefetch=auto|optimizer.masters=split" },
+        { "mixture", "bf16", 4, 1, 1, 1, 0, "model.n_experts=12|train.ema=0.9|parallel.ep=2",
+          "parallel.prefetch=1" },
+        { "llama", "bf16", 2, 1, 1, 1, 0, "optimizer.name=muon|optimizer.momentum=0.9",
+          "parallel.prefetch=1000" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct law_case c = base_case(ways[i].model, ways[i].dtype, ways[i].dp * ways[i].tp,
+                                      ways[i].zero > 1 ? "early" : "late");
+        char settings[400];
+
+        if (law_left_out())
+            continue;
+        c.tp = ways[i].tp;
+        c.global_batch = 24;
+        c.tuning = ways[i].both;
+        struct law_outcome wanted = law_run(&c);
+        snprintf(settings, sizeof settings, "%s|%s", ways[i].both, ways[i].prefetch);
+        c.tuning = settings;
+        c.pp = ways[i].pp;
+        c.n_ranks *= c.pp;
+        c.zero = ways[i].zero;
+        c.stop_after = ways[i].stop_after;
+        c.poison = 1;
+        struct law_outcome got = law_run(&c);
+        must_equal(&c, ways[i].dp, &wanted, &got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_hold),      cmocka_unit_test(odd_ranks), cmocka_unit_test(pipelines),
-        cmocka_unit_test(tensor_parallel), cmocka_unit_test(resumes),
+        cmocka_unit_test(every_hold), cmocka_unit_test(odd_ranks),
+        cmocka_unit_test(pipelines),  cmocka_unit_test(tensor_parallel),
+        cmocka_unit_test(resumes),    cmocka_unit_test(gathered_in_the_update),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

@@ -1,0 +1,246 @@
+/*
+ * zero_ahead.c - zero 1 and 2: what a step reads first is gathered in the update before it
+ *
+ * Gathers at the front of a step travel under its first forward, but for the first of them, which
+ * the first op waits for. So those of the buckets that are read first, the *head*, are moved to the
+ * end of the step before: their optimizer comes first, and each travels while the optimizer of the
+ * other buckets works.
+ *
+ *     gather    weights.1 = all_gather ...          gather    weights.0 = all_gather ...
+ *               weights.0 = all_gather ...          forward   ...
+ *     forward   ...                          ->     update    weights.1:shard = adamw ...
+ *     update    weights.0:shard = adamw ...                   weights.1 = all_gather ...
+ *               weights.1:shard = adamw ...                   weights.0:shard = adamw ...
+ *
+ * How many: those up to the first that products read, with the vectors that are read before the
+ * next; by prices as many as travel while what is behind them is updated. The end of a step waits
+ * for all of them, so that more would only lose time under the forward. Before the first step, and
+ * wherever shards have been written by anything else, ENTRY_GATHER runs; verify checks that a step
+ * leaves what it begins with.
+ */
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "program/order.h"
+#include "program/passes.h"
+
+struct head_pass {
+    struct program *program;
+    const struct ahead_options *options;
+    int gather, update; /* functions */
+};
+
+static bool touches(const struct program *p, const struct op *op, int base)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (op->in[k] && program_base(p, op->in[k]) == base)
+            return true;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && program_base(p, op->out[k]) == base)
+            return true;
+    return false;
+}
+
+static int gathered_base(const struct program *p, const struct op *gather)
+{
+    return program_base(p, gather->out[ALL_GATHER_FULL]);
+}
+
+/* The first op of the update that has to do with gathered weights: everything that optimizers read
+ * is there. */
+static int first_optimizer(const struct head_pass *a)
+{
+    const struct function *update = &a->program->functions[a->update];
+    const struct function *gather = &a->program->functions[a->gather];
+
+    for (int i = 0; i < update->n_ops; i++)
+        for (int k = 0; k < gather->n_ops; k++)
+            if (touches(a->program, &update->ops[i], gathered_base(a->program, &gather->ops[k])))
+                return i;
+    return update->n_ops;
+}
+
+static bool writes(const struct program *p, const struct op *op, int base)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if ((op_info(op->kind)->inputs[k].flags & OPERAND_UPDATED) && op->in[k] &&
+            program_base(p, op->in[k]) == base)
+            return true;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && program_base(p, op->out[k]) == base)
+            return true;
+    return false;
+}
+
+/* Whether one of them writes what the other reads or writes. */
+static bool depend(const struct program *p, const struct op *x, const struct op *y)
+{
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        int id = k < OPS_MAX_INPUTS ? x->in[k] : x->out[k - OPS_MAX_INPUTS];
+        int base = id ? program_base(p, id) : 0;
+
+        if (base && touches(p, y, base) && (writes(p, x, base) || writes(p, y, base)))
+            return true;
+    }
+    return false;
+}
+
+/* Move ops[from] before ops[to], if it depends on none of those between. */
+static bool move_op(const struct program *p, struct function *f, int from, int to)
+{
+    struct op op = f->ops[from];
+
+    for (int i = to; i < from; i++)
+        if (order_is_async(&op) || depend(p, &op, &f->ops[i]))
+            return false;
+    memmove(&f->ops[to + 1], &f->ops[to], sizeof op * (size_t)(from - to));
+    f->ops[to] = op;
+    return true;
+}
+
+/* Move the ops that touch the gathered cell to ops[at] where they may, and the gather behind the
+ * last of them. Returns where the next bucket's go. */
+static int gather_in_update(const struct head_pass *a, const struct op *gather, int at)
+{
+    struct program *p = a->program;
+    struct function *f = &p->functions[a->update];
+    int base = gathered_base(p, gather), last = at - 1;
+    struct op op = *gather;
+
+    for (int i = at; i < f->n_ops; i++)
+        if (touches(p, &f->ops[i], base))
+            last = move_op(p, f, i, at) ? at++ : i;
+    op.phase = PHASE_U;
+    program_insert(p, a->update, last + 1, &op);
+    return last < at ? at + 1 : at;
+}
+
+static int64_t op_ns(const struct head_pass *a, const struct op *op)
+{
+    struct op_shape shape = program_op_shape(a->program, op);
+    const struct slice_times *times = &a->options->times;
+
+    return op_is_collective(op->kind) ? times->collective_ns(times->context, &shape)
+                                      : times->op_ns(times->context, &shape);
+}
+
+/* As many gathers as travel while the optimizers of the buckets behind them work. */
+static int count_hidden(const struct head_pass *a, int first)
+{
+    const struct program *p = a->program;
+    const struct function *update = &p->functions[a->update], *gather = &p->functions[a->gather];
+    int64_t left = 0, travel = 0;
+    int n = 0;
+
+    for (int i = first; i < update->n_ops; i++)
+        left += order_is_async(&update->ops[i]) ? 0 : op_ns(a, &update->ops[i]);
+    for (; n < gather->n_ops; n++) {
+        for (int i = first; i < update->n_ops; i++)
+            if (touches(p, &update->ops[i], gathered_base(p, &gather->ops[n])) &&
+                !order_is_async(&update->ops[i]))
+                left -= op_ns(a, &update->ops[i]);
+        travel += op_ns(a, &gather->ops[n]);
+        if (travel > left)
+            break;
+    }
+    return n;
+}
+
+/* Whether products read what is gathered: nothing else takes long enough to travel under. */
+static bool is_for_products(const struct program *p, const struct op *gather)
+{
+    int base = gathered_base(p, gather);
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            if ((op_info(p->functions[f].ops[i].kind)->traits & TRAIT_PRODUCT) &&
+                touches(p, &p->functions[f].ops[i], base))
+                return true;
+    return false;
+}
+
+/* The gathers up to that of the n-th bucket that products read, and those before the next such. */
+static int count_read_first(const struct head_pass *a, int n)
+{
+    const struct function *gather = &a->program->functions[a->gather];
+    int i = 0;
+
+    for (int n_products = 0; i < gather->n_ops; i++) {
+        n_products += is_for_products(a->program, &gather->ops[i]);
+        if (n_products > n)
+            break;
+    }
+    return i;
+}
+
+static int count_head(const struct head_pass *a, int first)
+{
+    int n = a->options->n_ahead;
+
+    if (n >= 0)
+        return n ? count_read_first(a, n) : 0;
+    return max_int(count_read_first(a, 1), a->options->times.op_ns ? count_hidden(a, first) : 0);
+}
+
+/* ---- functions and entries ---- */
+
+/* In the place of a step's gathers the others, of which there may be none. */
+static void replace_gather(const struct head_pass *a, struct entry *e, int others)
+{
+    struct action *actions = arena_array(&a->program->arena, struct action, e->n_actions + 1);
+    int n = 0;
+
+    for (int i = 0; i < e->n_actions; i++) {
+        actions[n] = e->actions[i];
+        if (actions[n].kind == ACTION_RUN && actions[n].function == a->gather) {
+            if (others < 0)
+                continue;
+            actions[n].function = (int16_t)others;
+        }
+        n++;
+    }
+    e->actions = actions;
+    e->n_actions = n;
+}
+
+/* The function that gathers all but the first n; -1: there are no others. */
+static int gather_others(const struct head_pass *a, int n)
+{
+    struct program *p = a->program;
+
+    if (n == p->functions[a->gather].n_ops)
+        return -1;
+    int others = program_function(p, "gather others", 0);
+    for (int i = n; i < p->functions[a->gather].n_ops; i++) {
+        struct op op = p->functions[a->gather].ops[i];
+
+        program_emit(p, others, &op);
+    }
+    return others;
+}
+
+int zero_gather_ahead(struct program *program, int gather, const struct ahead_options *options)
+{
+    const struct entry *step = &program->entries[ENTRY_STEP];
+    struct head_pass a = { program, options, gather, step->actions[step->n_actions - 1].function };
+    int at = first_optimizer(&a), n = count_head(&a, at);
+
+    if (at == program->functions[a.update].n_ops)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        struct op op = program->functions[gather].ops[i];
+
+        at = gather_in_update(&a, &op, at);
+        for (int b = 0; b < program->n_buckets; b++)
+            if (program->buckets[b].weights == op.out[ALL_GATHER_FULL])
+                program->buckets[b].gathered_ahead = true;
+    }
+    if (!n)
+        return 0;
+    int others = gather_others(&a, n);
+    for (int e = 0; e < N_ENTRIES; e++)
+        if (entry_begins_whole((enum entry_kind)e))
+            replace_gather(&a, &program->entries[e], others);
+    return n;
+}
