@@ -364,25 +364,64 @@ static void copy_operand(const struct collective *c, const struct tensor *to,
         device->ops->copy(device, c->base.queue, to->data, from->data, n_bytes);
 }
 
+struct row_copy {
+    const struct collective *c;
+    const struct tensor *to, *from;
+};
+
+static struct tensor rows_of(const struct tensor *t, int64_t first, int64_t n_rows)
+{
+    struct tensor rows = *t;
+
+    rows.data = (unsigned char *)t->data + (size_t)(first * t->stride) * dtype_bytes(t->dtype);
+    rows.rows = n_rows;
+    return rows;
+}
+
+static void copy_some(void *context, int64_t first, int64_t n_rows)
+{
+    const struct row_copy *r = context;
+    struct tensor to = rows_of(r->to, first, n_rows), from = rows_of(r->from, first, n_rows);
+
+    copy_operand(r->c, &to, &from);
+}
+
+/* The side of a slice that has the rows of all slices. */
+static const struct tensor *all_slices(const struct collective *c)
+{
+    return !c->attributes.part_rows        ? NULL
+           : c->kind == OP_GATHER_SEQUENCE ? &c->out
+                                           : &c->in;
+}
+
+/* Of what has all slices, this one's rows. */
+static void copy_side(const struct collective *c, const struct tensor *side,
+                      const struct tensor *to, const struct tensor *from)
+{
+    if (side == all_slices(c))
+        collective_each_slice_rows(c, copy_some, &(struct row_copy){ c, to, from });
+    else
+        copy_operand(c, to, from);
+}
+
 /* What is added to comes along, and what lies between the rows of a part of something wider, or
  * is not received. */
 static void copy_in(struct collective *c)
 {
-    bool is_some = c->attributes.experts || c->attributes.part_rows;
-    bool keeps =
-        !c->base.first || c->out.stride != c->out.cols || c->kind == OP_SEND_ROWS || is_some;
+    bool keeps = !c->base.first || c->out.stride != c->out.cols || c->kind == OP_SEND_ROWS ||
+                 c->attributes.experts;
 
-    copy_operand(c, &c->in, &c->device_in);
+    copy_side(c, &c->in, &c->in, &c->device_in);
     copy_operand(c, &c->choices, &c->device_choices);
     if (tensor_given(&c->out) && keeps)
-        copy_operand(c, &c->out, &c->device_out);
+        copy_side(c, &c->out, &c->out, &c->device_out);
     c->base.device->ops->event_record(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_IN;
 }
 
 static void copy_out(struct collective *c)
 {
-    copy_operand(c, &c->device_out, &c->out);
+    copy_side(c, &c->out, &c->device_out, &c->out);
     c->base.device->ops->event_record(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_OUT;
 }

@@ -40,6 +40,10 @@ int collective_step_sequence(const struct collective *c, int step, struct comm_c
 size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size);
 size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size);
 
+/* Of a slice (attributes.part_rows): which rows of the whole side it has, of all ranks. */
+typedef void (*collective_rows_fn)(void *context, int64_t first, int64_t n_rows);
+void collective_each_slice_rows(const struct collective *c, collective_rows_fn each, void *context);
+
 /* What windows see of them (collective_window.c); likewise. */
 int collective_step_window(const struct collective *c, int step, struct comm_call *call);
 size_t collective_window_scratch_bytes(const struct op_shape *shape);

@@ -134,32 +134,47 @@ static void copy_rows(const struct collective *c, const struct sequence_parts *p
     }
 }
 
-/*
- * All ranks' rows of the slice, as many at a time as lie side by side in each rank's part: up to
- * the end of a chunk. As above, second chunks lie in the reverse order.
- */
+/* Rows of a slice that lie side by side in each rank's part, up to the end of a chunk. */
+struct slice_run {
+    int64_t at, n_rows; /* in the slice */
+    int64_t row, apart; /* of the whole side: the first rank's, and from rank to rank */
+};
+
+/* From run->at on. As above, second chunks lie in the reverse order. */
+static bool next_run(const struct sequence_parts *p, struct slice_run *run)
+{
+    int64_t chunk = p->is_zigzag ? p->rows / 2 : p->rows, n = p->n_elements / p->cols;
+
+    run->at += run->n_rows;
+    if (run->at >= n)
+        return false;
+    int64_t in_sequence = (p->first + run->at) % p->rows, in_chunk = in_sequence % chunk;
+    int64_t row = (p->first + run->at) / p->rows * p->rows * p->size + in_chunk;
+    bool is_second = in_sequence >= chunk;
+
+    run->n_rows = min_i64(n - run->at, chunk - in_chunk);
+    run->row = row + (is_second ? (2 * p->size - 1) * chunk : 0);
+    run->apart = is_second ? -chunk : chunk;
+    return true;
+}
+
+/* All ranks' rows of the slice. */
 static void copy_slice(const struct collective *c, const struct sequence_parts *p,
                        const struct tensor *whole, unsigned char *pieces, bool to_pieces)
 {
-    int64_t chunk = p->is_zigzag ? p->rows / 2 : p->rows, n = p->n_elements / p->cols, n_rows;
+    struct sequence_parts one = *p;
 
-    for (int64_t at = 0; at < n; at += n_rows) {
-        int64_t in_sequence = (p->first + at) % p->rows, in_chunk = in_sequence % chunk;
-        int64_t row = (p->first + at) / p->rows * p->rows * p->size + in_chunk;
-        bool is_second = in_sequence >= chunk;
+    one.sequences = 1;
+    for (struct slice_run run = { 0 }; next_run(p, &run);) {
+        struct band far = band_of(whole, run.row, 0, run.n_rows);
+        struct band near = band_of_pieces(p, pieces, run.at * p->cols, p->n_elements);
 
-        n_rows = min_i64(n - at, chunk - in_chunk);
-        struct band far =
-            band_of(whole, row + (is_second ? (2 * p->size - 1) * chunk : 0), 0, n_rows);
-        struct band near = band_of_pieces(p, pieces, at * p->cols, p->n_elements);
-        far.apart = (is_second ? -chunk : chunk) * whole->stride;
-        near.step = n_rows;
-        struct sequence_parts one = *p;
-        one.sequences = 1;
+        far.apart = run.apart * whole->stride;
+        near.step = run.n_rows;
         if (to_pieces)
-            copy_bands(c, &one, &near, &far, n_rows, p->cols, p->size);
+            copy_bands(c, &one, &near, &far, run.n_rows, p->cols, p->size);
         else
-            copy_bands(c, &one, &far, &near, n_rows, p->cols, p->size);
+            copy_bands(c, &one, &far, &near, run.n_rows, p->cols, p->size);
     }
 }
 
@@ -443,6 +458,17 @@ int collective_step_sequence(const struct collective *c, int step, struct comm_c
     default:
         return step_scatter_sequence(c, step, call);
     }
+}
+
+void collective_each_slice_rows(const struct collective *c, collective_rows_fn each, void *context)
+{
+    bool is_gather = c->kind == OP_GATHER_SEQUENCE;
+    struct sequence_parts p =
+        pieces_of_part(c, is_gather ? &c->out : &c->in, is_gather ? &c->in : &c->out);
+
+    for (struct slice_run run = { 0 }; next_run(&p, &run);)
+        for (int rank = 0; rank < p.size; rank++)
+            each(context, run.row + rank * run.apart, run.n_rows);
 }
 
 static struct sequence_parts parts_of_shape(const struct op_shape *shape, int size)

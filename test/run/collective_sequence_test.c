@@ -291,7 +291,20 @@ static void check_slice_scattered(const struct collective_play *p, int64_t first
     play_expect_gaps(p);
 }
 
-static void check_slice(int size, int sequences, int zigzag, int64_t first, int64_t n_rows)
+/* Staged, its rows alone are copied: once from the device and once to it. */
+static void check_slice_staged(const struct collective_play *p, bool is_back)
+{
+    const struct tensor *part = is_back ? &p->shape.out[0] : &p->shape.in[0];
+    size_t row = COLS * sizeof(float), gap = (size_t)(part->stride - COLS) * sizeof(float);
+    size_t part_bytes = (size_t)part->rows * row + (size_t)(part->rows - 1) * gap;
+    size_t rows_bytes = (size_t)(p->size * part->rows) * row;
+
+    for (int r = 0; r < p->size; r++)
+        assert_int_equal(p->n_staged[r], rows_bytes + part_bytes * (is_back ? 2 : 1));
+}
+
+static void check_slice(int size, int sequences, int zigzag, int64_t first, int64_t n_rows,
+                        int is_staged)
 {
     for (int is_back = 0; is_back < 2; is_back++) {
         enum op_kind kind = is_back ? OP_SCATTER_SEQUENCE : OP_GATHER_SEQUENCE;
@@ -304,11 +317,14 @@ static void check_slice(int size, int sequences, int zigzag, int64_t first, int6
         p.shape.attributes.first = first;
         *part = strided(n_rows, COLS, 3, DTYPE_F32);
         whole->rows = size * n_rows;
+        p.is_staged = is_staged;
         play_run(&p);
         if (is_back)
             check_slice_scattered(&p, first);
         else
             check_slice_gathered(&p, first);
+        if (is_staged)
+            check_slice_staged(&p, is_back);
         play_release(&p);
     }
 }
@@ -322,7 +338,7 @@ static void slices_of_parts(void **state)
             for (int zigzag = 0; zigzag < 2; zigzag++)
                 for (int64_t first = 0; first < sequences * PART; first++)
                     for (int64_t n = 1; first + n <= sequences * PART; n += 1 + n / 4)
-                        check_slice(size, sequences, zigzag, first, n);
+                        check_slice(size, sequences, zigzag, first, n, (int)((first + n) % 2));
 }
 
 /* ---- a neighbour's ---- */

@@ -87,6 +87,61 @@ static void run_collective(struct collective *c)
     CHECK(progress == COMM_DONE);
 }
 
+/* ---- staged ---- */
+
+/* A device on the host that counts what is copied. */
+struct play_device {
+    struct device device;
+    size_t n_copied;
+};
+
+static void count_copy(struct device *device, int queue, void *to, const void *from, size_t n_bytes)
+{
+    (void)queue;
+    memcpy(to, from, n_bytes);
+    ((struct play_device *)device)->n_copied += n_bytes;
+}
+
+static void ignore_event(struct device *device, int queue, struct device_event *event)
+{
+    (void)device, (void)queue, (void)event;
+}
+
+static int is_always_done(struct device *device, struct device_event *event)
+{
+    (void)device, (void)event;
+    return 1;
+}
+
+static void *poisoned(const struct tensor *t)
+{
+    size_t n_bytes = collective_extent(t);
+    void *memory = malloc(n_bytes + 1);
+
+    CHECK(memory);
+    return memset(memory, 0xff, n_bytes);
+}
+
+static void stage(struct collective *c, struct play_device *device)
+{
+    static const struct device_ops ops = { .copy = count_copy,
+                                           .event_record = ignore_event,
+                                           .event_done = is_always_done };
+
+    *device = (struct play_device){ .device.ops = &ops };
+    c->base.device = &device->device;
+    c->device_in = c->in;
+    c->device_out = c->out;
+    c->in.data = poisoned(&c->in);
+    c->out.data = poisoned(&c->out);
+}
+
+static void unstage(struct collective *c)
+{
+    free(c->in.data);
+    free(c->out.data);
+}
+
 static size_t scratch_bytes_of(const struct collective_play *play)
 {
     return play->n_on_node
@@ -126,12 +181,15 @@ static void *play_rank(void *argument)
     CHECK(comm_thread_create(&comm, play->hub, me->rank, &err) == 0);
     CHECK(comm_group_create(&group, comm, ranks, play->size, 0, &err) == 0);
     struct collective c = collective_of(&play->shape, group, scratch);
+    struct play_device device = { 0 };
     if (play->n_on_node)
         open_nodes(play, comm, me->rank, &c.nodes);
     c.base.first = !play->adds;
     c.in.data = play->in[me->rank];
     c.out.data = play->out[me->rank];
     c.choices.data = (void *)(uintptr_t)play->choices;
+    if (play->is_staged)
+        stage(&c, &device);
     /* Twice: it must be as new when it is done. */
     run_collective(&c);
     memcpy(play->in[me->rank], play->before[me->rank], play->in_bytes);
@@ -144,6 +202,9 @@ static void *play_rank(void *argument)
     /* All are through before one leaves. */
     CHECK(comm_barrier(group, &err) == 0);
     comm_destroy(comm);
+    play->n_staged[me->rank] = device.n_copied / 2;
+    if (play->is_staged)
+        unstage(&c);
     free(scratch);
     return NULL;
 }

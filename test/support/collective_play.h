@@ -23,6 +23,8 @@ struct collective_play {
     int adds;                                   /* to what is there */
     int in_place;                               /* out is in's memory */
     int n_on_node;                              /* ranks of a node; 0: it does not go by node */
+    int is_staged;                              /* operands are a device's, moves the host's */
+    size_t n_staged[PLAY_RANKS_MAX];            /* bytes copied between them, in each run */
     const int32_t *choices;                     /* the second input of all ranks, or NULL */
     const unsigned char *given[PLAY_RANKS_MAX]; /* the input in the place of numbers, or NULL */
     unsigned char *in[PLAY_RANKS_MAX], *out[PLAY_RANKS_MAX], *before[PLAY_RANKS_MAX];
