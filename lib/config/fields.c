@@ -397,12 +397,10 @@ const struct field job_fields[] = {
       .word_value = -1, .max = 1024, .unit = "buckets",
       .help = "for zero 3 with hold pass: how many buckets ahead weights are gathered, at least "
               "one; so many that products of a forward or backward read first are gathered while "
-              "the one before it runs, into memory of their own for the whole step, so that none "
-              "waits for its first weights; 0: none of these; auto: 2, 1 or 0, the most that fits, "
-              "and 0 with memory.device_bytes or memory.offload. Where weights are gathered once a "
-              "step (zero 1 and 2, hold step): so many buckets that products of a step read first "
-              "are gathered in the update before it, while others are updated; auto: one, with "
-              "the key cluster as many as travel meanwhile. Changes no bit" },
+              "the one before it runs, into memory of their own for the whole step; 0: none of "
+              "these; auto: 2, 1 or 0, the most that fits, and 0 with memory.device_bytes or "
+              "memory.offload. For zero 1, 2 and hold step: how many that products read first are "
+              "gathered in the update before; auto: 1, or by cluster's prices. Changes no bit" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = pipeline_choices, .synonyms = schedule_synonyms,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "

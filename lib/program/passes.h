@@ -308,13 +308,20 @@ void fp8_weights(struct program *program, int gather);
 void gather_parameters(struct program *program, const struct chunk_functions *chunks, int n_chunks,
                        int gather);
 
+/* Whether buckets of gathered_ahead are whole when it begins: the step's, and what repeats it. */
+static inline bool entry_begins_whole(enum entry_kind entry)
+{
+    return entry_is_step(entry) || entry == ENTRY_RECHECK;
+}
+
 /*
  * zero_ahead.c: after the step and what repeats it have been scheduled: what `gather` gathers first
  * is gathered in the update of the step before, as soon as it is there, while others are updated.
- * n_ahead: so many buckets that products read, with vectors that are read before the next; -1: one,
- * and as many as, by these times, travel while the optimizer of the others works. The step then begins with these buckets whole
- * (bucket.gathered_ahead): ENTRY_GATHER must have run once before it, and since shards were written
- * from outside. No bit changes. Returns how many are gathered so.
+ * n_ahead: this number of buckets that products read, with vectors that are read before the next;
+ * -1: one, and as many as, by these times, travel while the optimizer of the others works. The step
+ * then begins with these buckets whole (bucket.gathered_ahead): ENTRY_GATHER must have run once
+ * before it, and since shards were written from outside. No bit changes. Returns how many are
+ * gathered so.
  */
 struct ahead_options {
     int n_ahead;

@@ -258,12 +258,6 @@ static inline bool entry_is_step(enum entry_kind entry)
     return entry == ENTRY_STEP || entry == ENTRY_RERUN || entry == ENTRY_UNCOMPRESSED;
 }
 
-/* Whether buckets of gathered_ahead are whole when it begins: the step's, and what repeats it. */
-static inline bool entry_begins_whole(enum entry_kind entry)
-{
-    return entry_is_step(entry) || entry == ENTRY_RECHECK;
-}
-
 struct entry {
     struct action *actions;
     int n_actions;

@@ -389,9 +389,7 @@ static void copy_some(void *context, int64_t first, int64_t n_rows)
 /* The side of a slice that has the rows of all slices. */
 static const struct tensor *all_slices(const struct collective *c)
 {
-    return !c->attributes.part_rows        ? NULL
-           : c->kind == OP_GATHER_SEQUENCE ? &c->out
-                                           : &c->in;
+    return !c->attributes.part_rows ? NULL : c->kind == OP_GATHER_SEQUENCE ? &c->out : &c->in;
 }
 
 /* Of what has all slices, this one's rows. */

@@ -1,6 +1,6 @@
 /*
- * hold_test.c - zero 3 is zero 0 to the bit, however long weights are held, and so are zero 1 and 2,
- * wherever weights are gathered (design.md §5)
+ * hold_test.c - zero 3 is zero 0 to the bit, however long weights are held, and so are zero 1 and
+ * 2, wherever weights are gathered (design.md §5)
  *
  * As law_test.c, with memory poisoned throughout: a weight that is read after its memory went to
  * somebody else shows.
