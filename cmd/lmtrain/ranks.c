@@ -75,6 +75,25 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job)
             job->restarts);
 }
 
+/* ---- the run's record ---- */
+
+/* It shows hangs and deaths, as pages of `lmtrain report` do. */
+static void record_trouble(const struct job *job, const char *event, int64_t step, double at,
+                           const char *text)
+{
+    struct err err;
+
+    if (metrics_note(job->output, step, event, at, text, &err) < 0)
+        log_warn("%s", err.text);
+}
+
+/* Of a watcher; context: the job. */
+static void on_watched_trouble(void *context, const char *event, int64_t step, double at,
+                               const char *text)
+{
+    record_trouble(context, event, step, at, text);
+}
+
 /* ---- being one ---- */
 
 int ranks_expected(void)
@@ -108,7 +127,10 @@ int ranks_join(struct launch_rank *rank, const struct job *job, enum ranks_logs 
                                        .hang_abort_seconds = job->train.hang_abort_seconds,
                                        .log_folder = logs == RANKS_WITH_LOGS ? log_folder : NULL,
                                        .status_folder =
-                                           logs == RANKS_WITH_LOGS ? status_folder : NULL };
+                                           logs == RANKS_WITH_LOGS ? status_folder : NULL,
+                                       .on_trouble =
+                                           logs == RANKS_WITH_LOGS ? on_watched_trouble : NULL,
+                                       .context = (struct job *)(uintptr_t)job };
 
     snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
     snprintf(status_folder, sizeof status_folder, "%s/" STATUS_FOLDER, job->output);
@@ -232,14 +254,11 @@ static int again(void *context, int attempt, int n_possible, char *const **argv,
     return n_ranks;
 }
 
-/* The run's record shows it, as pages of `lmtrain report` do. */
 static void on_trouble(void *context, const char *event, int64_t step, double at, const char *text)
 {
     const struct starter *s = context;
-    struct err err;
 
-    if (metrics_note(s->job->output, step, event, at, text, &err) < 0)
-        log_warn("%s", err.text);
+    record_trouble(s->job, event, step, at, text);
 }
 
 int ranks_start(const struct ranks *ranks, const struct job *job,

@@ -100,6 +100,8 @@ for victim_rank in 2 0; do
     run=killed$victim_rank
     kill_under "rank $victim_rank is killed" $run 5000 $victim_rank
     expect 'mpirun fails' 0 '' test "$status" -ne 0
+    expect "the run's record has the cause, once" 0 '^1$' grep -c '"event":"died"' "$dir/$run/metrics.jsonl"
+    expect 'with its step' 0 "\"step\":[1-9][0-9]*,.*\"event\":\"died\",\"text\":\"rank $victim_rank on $host " cat "$dir/$run/metrics.jsonl"
     said 'the first cause is named, with host and place' \
         "lmtrain: error: rank $victim_rank on $host (died|was killed by signal 9 .Killed.) \(last seen: .*step [0-9]+" $run
     said 'and signal' "(rank $victim_rank .* killed by signal 9|process rank $victim_rank .* exited on signal 9 .Killed)" $run
@@ -124,6 +126,9 @@ said 'and who waits for it' \
     "rank 0 on $host .*: waits in .* dp .*step 3.*; rank 1 on $host has not reached it: it is in attention layers\.1" stall
 expect 'the status that watch reads has both ranks, and the op' 0 \
     '"rank":0,.*"rank":1,.*"state":"ended","step":3,"micro_batch":0,"doing":"attention layers.1"' cat "$dir/stall/status/ranks-$host.json"
+expect "the run's record has the hang" 0 '"event":"hung","text":" *rank 1 on .*attention layers.1' cat "$dir/stall/metrics.jsonl"
+expect 'and the end' 0 '"event":"died","text":"rank 1 on .* made no progress for' cat "$dir/stall/metrics.jsonl"
+expect 'which watch shows' 0 'died|no progress' "$lmtrain" watch "$dir/stall" --once
 said 'and why it ended' "rank 1 on $host made no progress for [5-9] s: terminating the ranks of $host" stall
 
 # mpirun keeps Ctrl-Z to itself unless told.

@@ -183,6 +183,8 @@ expect 'within seconds' 0 '' test $(($(date +%s) - since)) -le 20
 expect 'it is named on the one' 0 '' said plain.out 'rank 3 on n2 (was killed|died).* \(last seen: '
 expect 'and on the other' 0 '' said plain.out 'rank 3 on n2 (was killed|died).*: terminating the ranks of n1'
 expect 'no process is left on either' 0 '' wait_until 25 is_gone plain
+expect "the run's record has the death, once" 0 '^1$' grep -c '"event":"died","text":"rank 3 on n2 ' "$dir/plain/metrics.jsonl"
+expect 'and no other' 0 '^1$' grep -c '"event":"died"' "$dir/plain/metrics.jsonl"
 
 # Stalls are seen by the watcher of the node.
 # shellcheck disable=SC2086
@@ -192,6 +194,8 @@ printf '%s\n' "$output" >"$dir/stall.out"
 expect 'it is named, with op, layer and micro-batch' 0 '' \
     said stall.out 'rank 3 on n2 .*: in attention layers\.1, step 5, micro-batch 0 since'
 expect 'on the other node, that it waits for this' 0 '' said stall.out "on n1 .*waits for a rank of another node"
+expect "the run's record has the hang" 0 '"event":"hung","text":".*rank 3 on n2 .*attention layers.1' cat "$dir/stall/metrics.jsonl"
+expect 'and the end' 0 '^1$' grep -c '"event":"died","text":"rank 3 on n2 made no progress' "$dir/stall/metrics.jsonl"
 expect 'and why it ended' 0 '' said stall.out 'rank 3 on n2 made no progress for [0-9]+ s: terminating the ranks of n2'
 
 # shellcheck disable=SC2086

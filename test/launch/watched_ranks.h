@@ -78,9 +78,24 @@ static inline void wait_for_rank_0(int rank)
         usleep(1000);
 }
 
+/* Each call is a line of FOLDER/record, "EVENT STEP TEXT". */
+static inline void record_trouble(void *context, const char *event, int64_t step, double at,
+                                  const char *text)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/record", (const char *)context);
+    FILE *file = fopen(path, "ae");
+    CHECK(file && at > 1e9);
+    fprintf(file, "%s %lld %s\n", event, (long long)step, text);
+    fclose(file);
+}
+
 static inline void play_rank(const struct play *play, int rank)
 {
-    struct watcher_options options = { play->hang_seconds, play->hang_abort_seconds, folder, NULL };
+    struct watcher_options options = {
+        play->hang_seconds, play->hang_abort_seconds, folder, NULL, record_trouble, folder
+    };
     struct launch_rank self = { .world_rank = rank,
                                 .world_size = play->world_size ? play->world_size : play->n_ranks,
                                 .local_rank = rank,
@@ -204,6 +219,21 @@ static inline void assert_says(const char *words)
 {
     if (!strstr(screen, words))
         fail_msg("'%s' is not in:\n%s", words, screen);
+}
+
+/* How many lines of the record of this and earlier plays begin like this. */
+static inline int count_recorded(const char *beginning)
+{
+    char path[128], line[4096];
+    int n = 0;
+
+    snprintf(path, sizeof path, "%s/record", folder);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        n += !strncmp(line, beginning, strlen(beginning));
+    if (file)
+        fclose(file);
+    return n;
 }
 
 static inline const char *read_log(int rank)

@@ -100,6 +100,10 @@ static void test_deaths(void **state)
     check_death(1);
     assert_says("; its last lines:\nlast words of 1\n");
     check_death(0);
+    /* In the run's record each is there once, with its step. */
+    assert_int_equal(count_recorded("died 7 rank 1 on "), 1);
+    assert_int_equal(count_recorded("died 7 rank 0 on "), 1);
+    assert_int_equal(count_recorded("died "), 2);
 }
 
 static void act_bug(int rank)
@@ -212,6 +216,8 @@ static void test_hang(void **state)
     assert_int_equal(WEXITSTATUS(statuses[0]), ERR_PEER);
     assert_int_equal(WEXITSTATUS(statuses[1]), ERR_PEER);
     assert_int_equal(WTERMSIG(statuses[2]), SIGKILL);
+    assert_int_equal(count_recorded("hung 7   rank 2 on "), 1);
+    assert_int_equal(count_recorded("died 7 rank 2 on "), 1);
 }
 
 static void act_wait_for_others(int rank)
@@ -282,6 +288,8 @@ static void test_hear_others(void **state)
     assert_says("2 other ranks of ");
     for (int rank = 0; rank < 2; rank++)
         assert_int_equal(WEXITSTATUS(statuses[rank]), ERR_PEER);
+    /* It is the other node's to record. */
+    assert_int_equal(count_recorded("died "), 0);
 }
 
 static void act_one_killed(int rank)
@@ -302,6 +310,7 @@ static void test_tell_others(void **state)
     run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_fail });
     assert_non_null(strstr(told_others(), "rank 1 on "));
     assert_non_null(strstr(told_others(), " failed"));
+    assert_int_equal(count_recorded("died 0 rank 1 on "), 3);
     /* Another launch's news are none. */
     run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_linger });
     assert_string_equal(screen, "");

@@ -17,6 +17,8 @@
 #ifndef LAUNCH_WATCH_WATCHER_H
 #define LAUNCH_WATCH_WATCHER_H
 
+#include <stdint.h>
+
 #include "base/err.h"
 #include "launch/launch.h"
 
@@ -25,6 +27,14 @@ struct watcher_options {
     const char *log_folder; /* ranks but 0 write to rank-N.log in it; NULL: none. Copied */
     const char
         *status_folder; /* for what `lmtrain watch` reads (status_file.h); NULL: none. Copied */
+    /*
+     * For the run's record, as that of supervise.h: "hung", once on rank 0's node, and on that of
+     * the rank that is behind; "died", on the node that sees the first
+     * death. Called in a thread of the watcher's process, which has the caller's memory as it was
+     * at watcher_start. NULL: not recorded.
+     */
+    void (*on_trouble)(void *context, const char *event, int64_t step, double at, const char *text);
+    void *context;
 };
 
 /*

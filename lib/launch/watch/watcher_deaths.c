@@ -72,6 +72,7 @@ void watcher_terminate(struct watcher *w, const struct death *death, double now)
     watcher_open_log(w);
     log_error("%s: terminating the ranks of %s", death_sentence(death, text, sizeof text), w->host);
     watcher_post_notice(w, death);
+    watcher_record_death(w, death);
     watcher_begin_ending(w, now);
 }
 
@@ -111,6 +112,7 @@ static void report_death(struct watcher *w, int i)
     death.gpu = rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
     log_error("%s%s%s", death_sentence(&death, text, sizeof text),
               tail[0] ? "; its last lines:\n" : "", tail);
+    watcher_record_death(w, &death);
     w->n_told++;
 }
 
@@ -125,6 +127,7 @@ static void report_failure(struct watcher *w, int i)
     watcher_post_notice(w, &death);
     rank_gpu_look_at_death(&w->page->places[i].slot, &w->gpus);
     death.gpu = rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
+    watcher_record_death(w, &death);
     if (!*death.gpu)
         return;
     watcher_open_log(w);

@@ -20,7 +20,18 @@ static void look_for_stops(struct watcher *w)
     }
 }
 
-static void report_hang(struct watcher *w, double still, double now)
+/* A rank that waits for other nodes is not behind: those record it. All may wait: then rank 0's. */
+static bool is_recorded_here(const struct watcher *w, int culprit)
+{
+    bool has_first = false;
+
+    for (int i = 0; i < w->n; i++)
+        has_first |= w->ranks[i].world_rank == 0;
+    return has_first || w->hang.world_size <= w->n ||
+           (culprit >= 0 && !atomic_load(&w->ranks[culprit].slot->waits));
+}
+
+static void report_hang(struct watcher *w, double still, int culprit, double now)
 {
     struct str text = { 0 };
 
@@ -28,6 +39,8 @@ static void report_hang(struct watcher *w, double still, double now)
     watcher_open_log(w);
     log_warn("no progress on %s for %.0f s:\n%.*s", w->host, still,
              text.length ? (int)text.length - 1 : 0, str_text(&text));
+    if (is_recorded_here(w, culprit))
+        watcher_record_hang(w, str_text(&text));
     str_release(&text);
     w->hang_reported = true;
 }
@@ -44,7 +57,7 @@ void watcher_watch_hangs(struct watcher *w, double now)
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
         w->hang_reported = false;
     else if (!w->hang_reported)
-        report_hang(w, still, now);
+        report_hang(w, still, culprit, now);
     if (limit <= 0 || culprit < 0)
         return;
     /*

@@ -114,6 +114,7 @@ static void look_for_launcher(struct watcher *w, double now)
                                    .after_sigterm = w->terminated };
 
             watcher_post_notice(w, &death);
+            watcher_record_death(w, &death);
             watcher_open_log(w);
             log_error("%s: terminating them", death_sentence(&death, text, sizeof text));
             w->n_told++;
@@ -288,6 +289,7 @@ void watcher_run(const struct watcher_start *start)
     status_file_close(w->status, WATCHER_NOTICE_SECONDS);
     if (w->notices)
         death_notices_flush(w->notices, WATCHER_NOTICE_SECONDS);
+    watcher_flush_record(w, 4 * WATCHER_NOTICE_SECONDS); /* it waits for notices twice */
     watch_page_unlink(start->path, w->page);
     job_folder_sweep(job_folder_parent());
     remove_session(w);

@@ -4,8 +4,8 @@
  * watcher_process.c has the loop: it finds ranks, waits for events and terminates ranks.
  * watcher_deaths.c finds ranks that ended, and exchanges death notices with other nodes;
  * watcher_hangs.c finds ranks that make no progress or have lost their GPU; watcher_status.c writes
- * what they do for `lmtrain watch`; watcher_logs.c writes the watcher's log and reads those of the
- * ranks.
+ * what they do for `lmtrain watch`; watcher_record.c has hangs and deaths recorded in the run's
+ * metrics.jsonl; watcher_logs.c writes the watcher's log and reads those of the ranks.
  */
 #ifndef LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
 #define LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
@@ -53,6 +53,8 @@ struct watcher {
     struct status_file *status;        /* NULL: none, or not yet */
     uint64_t heard_beats[WATCH_RANKS_MAX];
     double heard_at[WATCH_RANKS_MAX]; /* when each rank's beat had changed */
+    struct watcher_record *record;    /* NULL: nothing to record yet */
+    bool has_recorded_hang;
 };
 
 /* ---- watcher_process.c ---- */
@@ -98,6 +100,19 @@ void watcher_look_at_gpus(struct watcher *w, double now);
 
 /* What the ranks of this node do, into the run folder's status; once a second. */
 void watcher_put_status(struct watcher *w, double now);
+
+/* ---- watcher_record.c ---- */
+
+/*
+ * Have on_trouble called, by a thread: of the first hang, and of a death that is not known to be a
+ * consequence of another, after its notice was posted. After a SIGTERM nothing is recorded: the
+ * launcher ends the job.
+ */
+void watcher_record_hang(struct watcher *w, const char *text);
+void watcher_record_death(struct watcher *w, const struct death *death);
+
+/* Returns once that is done, or after `seconds`. */
+void watcher_flush_record(struct watcher *w, double seconds);
 
 /* ---- watcher_logs.c ---- */
 
