@@ -53,8 +53,9 @@ static int show(const struct sweep_request *q, const char *folder, struct arena 
     struct str out = { 0 };
     struct err err;
 
-    if (q->sets.n || q->hosts) {
-        err_set(&err, ERR_CONFIG, "--set and --hosts are of a job, but %s is a folder", folder);
+    if (q->sets.n || q->hosts || q->trial >= 0) {
+        err_set(&err, ERR_CONFIG, "--set, --hosts and --trial are of a job, but %s is a folder",
+                folder);
         return cmd_fail(&err);
     }
     if (read_sweep(&s, folder, &err) < 0)
@@ -70,13 +71,16 @@ static int show(const struct sweep_request *q, const char *folder, struct arena 
 
 int cmd_sweep(int argc, char **argv)
 {
-    struct sweep_request q = { 0 };
+    struct sweep_request q = { .trial = -1 };
     struct arena arena = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         option_text("hosts", &q.hosts, "FILE|HOST,...",
                     "divide these hosts among the trials that run at a time (sweep.parallel), "
                     "each of which starts its ranks on them through ssh"),
+        option_int("trial", &q.trial, "N", 0, SWEEP_TRIALS_MAX - 1,
+                   "run trial N alone, to its end, and nothing else: a task of a Slurm array; the "
+                   "same command without it, later, takes the results"),
         option_flag("replay", &q.replay,
                     "of a folder: make all decisions again from the values in its history, compare "
                     "them with those that were made, and print them"),
@@ -114,7 +118,8 @@ int cmd_sweep(int argc, char **argv)
                     "output)");
             status = cmd_fail(&err);
         } else {
-            status = sweep_run(&q, what, &arena);
+            status =
+                q.trial < 0 ? sweep_run(&q, what, &arena) : sweep_become_trial(&q, what, &arena);
         }
     }
     arena_release(&arena);

@@ -30,7 +30,7 @@ static void describe_base(const struct job *job, struct str *out)
 
     memset(&copy.sweep, 0, sizeof copy.sweep);
     copy.sweep.eta = 2;
-    copy.sweep.parallel = copy.sweep.min_trials = 1;
+    copy.sweep.parallel = copy.sweep.min_trials = copy.sweep.retries = 1;
     copy.sweep.metric = "eval.loss";
     job_print_absolute(&copy, out);
 }
@@ -243,6 +243,8 @@ static int open_history(struct sweep_session *s, const char *job_file, struct er
         judge_init(&s->judge, &rules, s->arena);
     }
     s->reasons = arena_array(s->arena, const char *, s->judge.rules.n_trials);
+    s->n_retries = arena_array(s->arena, int, s->judge.rules.n_trials);
+    s->retries = arena_array(s->arena, int, s->judge.rules.n_trials);
     for (int i = 0; i < s->history.n_records; i++)
         if (s->history.records[i].event == HISTORY_FAIL)
             s->reasons[s->history.records[i].trial] = s->history.records[i].text;

@@ -22,7 +22,9 @@
 #include "base/num.h"
 #include "launch/stop.h"
 
-#define TRIES_MAX 3 /* of a task whose process ends without progress */
+#define DEATHS_MAX 2       /* in a row without progress, until a slot gets no more trials */
+#define ABORTED_STATUS 134 /* of a rank that says why itself: CHECK */
+#define TRIES_MAX 3        /* of a task whose process ends without progress */
 #define LINE_BYTES 512
 
 /* ---- messages ---- */
@@ -122,35 +124,99 @@ static int take_failure(struct sweep_session *s, int trial, const char *why, str
     return sweep_write_decisions(s, err);
 }
 
+/* ---- trials that died ---- */
+
+static bool any_other(const struct sweep_session *s, const struct sweep_slot *slot)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        if (&s->slots[i] != slot && !s->slots[i].is_lost)
+            return true;
+    return false;
+}
+
+/* Hosts on which trials only die would let one trial after another fail. */
+static void note_death(struct sweep_session *s, struct sweep_slot *slot)
+{
+    slot->n_deaths = sweep_saved_step(s, slot->trial) > slot->began_at ? 0 : slot->n_deaths + 1;
+    if (!slot->name || slot->n_deaths < DEATHS_MAX || !any_other(s, slot))
+        return;
+    slot->is_lost = true;
+    log_warn("%d trials in a row died on %s: it gets no more of them", slot->n_deaths, slot->name);
+}
+
+/* The trial waits for a slot, here or elsewhere. */
+static int retry(struct sweep_session *s, int trial, const char *why, struct err *err)
+{
+    struct history_record r = {
+        .event = HISTORY_RETRY, .trial = trial, .rung = s->judge.trials[trial].rung, .text = why
+    };
+
+    if (history_add(s->history_fd, &r, err) < 0)
+        return -1;
+    log_warn("trial %d died: %s; it starts again (%d of %d)", trial, why, ++s->n_retries[trial],
+             s->job.sweep.retries);
+    s->retries[s->n_waiting++] = trial;
+    return 0;
+}
+
+static int start_waiting(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
+{
+    slot->trial = s->retries[0];
+    slot->n_tries = 0;
+    memmove(s->retries, s->retries + 1, sizeof *s->retries * (size_t)--s->n_waiting);
+    return sweep_start(s, slot, err) < 0 ? -1 : 1;
+}
+
+/* Why a trial ended like this, by what it said last. */
+static void explain_end(const struct sweep_session *s, int trial, int status, char *line,
+                        size_t size)
+{
+    char last[LINE_BYTES];
+
+    trial_last_line(history_trial_log(s->output, trial, s->arena), last, sizeof last);
+    if (!status)
+        snprintf(line, size, "metrics.jsonl has no %s of its last step (hint: sweep.metric)",
+                 s->history.header.metric);
+    else if (*last && (status < 128 || status == ABORTED_STATUS))
+        snprintf(line, size, "%s", last);
+    else if (status > 128 && *last)
+        snprintf(line, size, "killed by signal %d after \"%s\"", status - 128, last);
+    else if (status > 128)
+        snprintf(line, size, "killed by signal %d", status - 128);
+    else
+        snprintf(line, size, "it ended with status %d", status);
+}
+
 /* The slot's process ended. One that saved on a signal that was not ours goes on where it is. */
 static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status, struct err *err)
 {
     struct history_record value;
-    char line[LINE_BYTES];
+    char why[2 * LINE_BYTES];
     int trial = slot->trial, found = 0;
 
     slot->process = 0;
     if (status == 0 || status == ERR_REQUEUE)
         found = sweep_look(s, trial, &value, err);
-    if (found)
+    if (found) {
+        slot->n_deaths = 0;
         return found < 0 ? -1 : take_value(s, &value, err);
-    if (status == ERR_REQUEUE && s->n_stops)
-        return 0;
-    if (status == ERR_REQUEUE) {
+    }
+    if (status == ERR_REQUEUE && !s->n_stops) {
         slot->n_tries = sweep_saved_step(s, trial) > slot->began_at ? 0 : slot->n_tries + 1;
         if (slot->n_tries < TRIES_MAX)
             return sweep_start(s, slot, err);
     }
-    trial_last_line(history_trial_log(s->output, trial, s->arena), line, sizeof line);
-    if (!status)
-        snprintf(line, sizeof line, "metrics.jsonl has no %s of its last step (hint: sweep.metric)",
-                 s->history.header.metric);
     /* Killed together with us: it is not the trial's failure. */
     if (s->n_stops)
         return 0;
-    if (!*line)
-        snprintf(line, sizeof line, "it ended with status %d", status);
-    return take_failure(s, trial, line, err);
+    explain_end(s, trial, status, why, sizeof why);
+    /* A host or node that cannot be reached is ERR_FAILED: the trial's only fault is its place. */
+    if (trial_died(status) || (slot->name && status == ERR_FAILED)) {
+        note_death(s, slot);
+        if (s->n_retries[trial] < s->job.sweep.retries)
+            return retry(s, trial, why, err);
+    }
+    return take_failure(s, trial, why, err);
 }
 
 /* ---- the loop ---- */
@@ -158,6 +224,8 @@ static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status
 /* Give the slot its next task. Returns 1, 0 if there is none, or -1. */
 static int fill_slot(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
 {
+    if (s->n_waiting)
+        return start_waiting(s, slot, err);
     int trial = judge_next(&s->judge);
     struct history_record r = { .event = HISTORY_START, .trial = trial }, value;
 
@@ -179,7 +247,7 @@ static int fill_slot(struct sweep_session *s, struct sweep_slot *slot, struct er
 static int fill_slots(struct sweep_session *s, struct err *err)
 {
     for (int i = 0; i < s->n_slots && !s->n_stops; i++)
-        while (!s->slots[i].process) {
+        while (!s->slots[i].process && !s->slots[i].is_lost) {
             int status = fill_slot(s, &s->slots[i], err);
 
             if (status < 0)

@@ -11,12 +11,16 @@
 #include "sweep/history.h"
 #include "sweep/trial.h"
 
+/* A share of the machine, and the trial that runs there. */
 struct sweep_slot {
     struct trial_place place;
     const char *hosts; /* --hosts of its trials, or NULL */
+    const char *name;  /* its hosts or nodes, or NULL: a part of this machine */
     pid_t process;     /* 0: it is free */
     int trial;
     int n_tries;      /* of the task without progress */
+    int n_deaths;     /* in a row, of trials that made no progress here */
+    bool is_lost;     /* gets no more trials */
     int64_t began_at; /* step: where the newest start was */
 };
 
@@ -31,7 +35,10 @@ struct sweep_session {
     struct sweep_slot *slots;
     int n_slots;
     const char **reasons; /* [n_trials]: why a trial failed, or NULL */
-    int n_stops;          /* signals so far */
+    int *n_retries;       /* [n_trials]: how often it was started again since it died */
+    int *retries;         /* [n_waiting]: trials that died, and wait for a slot */
+    int n_waiting;
+    int n_stops; /* signals so far */
     bool is_live;
     int n_drawn; /* lines of the live table */
     struct arena *arena;
@@ -42,6 +49,7 @@ struct sweep_request {
     struct option_list sets;
     const char *hosts;
     bool json, replay;
+    int trial; /* the only one to run, in this process; -1: all */
 };
 
 /*
@@ -70,6 +78,14 @@ int sweep_prepare(struct sweep_session *sweep, const struct sweep_request *reque
 
 /* Divide cores, GPUs or hosts among the slots. Returns 0, or -1 and ERR_CONFIG. */
 int sweep_divide(struct sweep_session *sweep, const char *hosts, struct err *err);
+
+/*
+ * Become the command of request->trial, without the sweep's history: a task of a Slurm array, whose
+ * value the sweep finds later in the trial's folder. Returns only on failure: the exit status,
+ * after a message.
+ */
+int sweep_become_trial(const struct sweep_request *request, const char *job_file,
+                       struct arena *arena);
 
 /* Start the slot's trial, to its rung. Returns 0, or -1 and ERR_FAILED. */
 int sweep_start(struct sweep_session *sweep, struct sweep_slot *slot, struct err *err);

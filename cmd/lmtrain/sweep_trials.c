@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -12,12 +13,21 @@
 #include "device/device.h"
 #include "launch/launch_context.h"
 #include "launch/remote/hosts.h"
+#include "launch/slurm/slurm.h"
 #include "sweep/metric.h"
 #include "sweep/space.h"
 #include "sweep_run.h"
 #include "tuned.h"
 
 /* ---- shares ---- */
+
+static void set_variable(struct sweep_slot *slot, const char *name, const char *value)
+{
+    struct trial_place *place = &slot->place;
+
+    CHECK(place->n_variables < TRIAL_VARIABLES_MAX);
+    place->variables[place->n_variables++] = (struct trial_variable){ name, value };
+}
 
 /* $CUDA_VISIBLE_DEVICES, or 0 to n - 1. */
 static const char **list_gpus(int n, struct arena *arena)
@@ -57,7 +67,7 @@ static int divide_gpus(struct sweep_session *s, struct err *err)
 
         for (int k = 0; k < per_trial; k++)
             str_printf(&text, k ? ",%s" : "%s", names[i * per_trial + k]);
-        s->slots[i].place.gpus = arena_strdup(s->arena, str_text(&text));
+        set_variable(&s->slots[i], "CUDA_VISIBLE_DEVICES", arena_strdup(s->arena, str_text(&text)));
         str_release(&text);
     }
     return 0;
@@ -76,7 +86,29 @@ static int divide_cores(struct sweep_session *s, struct err *err)
     return 0;
 }
 
+/* Hosts first to end - 1 as one text, with commas between. */
+static const char *join_hosts(const struct host_list *list, int first, int end, struct arena *arena)
+{
+    struct str names = { 0 };
+
+    for (int k = first; k < end; k++) {
+        str_printf(&names, k > first ? ",%s" : "%s", list->hosts[k].name);
+        if (list->hosts[k].n_slots)
+            str_printf(&names, ":%d", list->hosts[k].n_slots);
+    }
+    const char *text = arena_strdup(arena, str_text(&names));
+    str_release(&names);
+    return text;
+}
+
 /* Neighbouring ones together, as in a list of one run. */
+static void deal_hosts(struct sweep_session *s, const struct host_list *list)
+{
+    for (int i = 0; i < s->n_slots; i++)
+        s->slots[i].name = join_hosts(list, i * list->n_hosts / s->n_slots,
+                                      (i + 1) * list->n_hosts / s->n_slots, s->arena);
+}
+
 static int divide_hosts(struct sweep_session *s, const char *text, struct err *err)
 {
     struct host_list list;
@@ -87,18 +119,43 @@ static int divide_hosts(struct sweep_session *s, const char *text, struct err *e
         return err_set(err, ERR_CONFIG,
                        "sweep.parallel is %d, but --hosts has %d host%s (hint: parallel: %d)",
                        s->n_slots, list.n_hosts, str_s(list.n_hosts), list.n_hosts);
-    for (int i = 0; i < s->n_slots; i++) {
-        int first = i * list.n_hosts / s->n_slots, end = (i + 1) * list.n_hosts / s->n_slots;
-        struct str names = { 0 };
+    deal_hosts(s, &list);
+    for (int i = 0; i < s->n_slots; i++)
+        s->slots[i].hosts = s->slots[i].name;
+    return 0;
+}
 
-        for (int k = first; k < end; k++) {
-            str_printf(&names, k > first ? ",%s" : "%s", list.hosts[k].name);
-            if (list.hosts[k].n_slots)
-                str_printf(&names, ":%d", list.hosts[k].n_slots);
+/* This machine, whatever it is a part of. */
+static int divide_machine(struct sweep_session *s, struct err *err)
+{
+    return divide_gpus(s, err) < 0 ? -1 : divide_cores(s, err);
+}
+
+/*
+ * Trials that run srun get nodes of the allocation. One node is divided as a machine is, if we are
+ * on it: its trials then start their ranks themselves.
+ */
+static int divide_allocation(struct sweep_session *s, struct err *err)
+{
+    struct host_list list;
+
+    if (slurm_node_names(&list, s->arena, err) < 0)
+        return -1;
+    if (list.n_hosts == 1 && getenv("SLURMD_NODENAME")) {
+        for (int i = 0; i < s->n_slots; i++) {
+            set_variable(&s->slots[i], "SLURM_JOB_ID", NULL);
+            set_variable(&s->slots[i], "SLURM_JOBID", NULL);
         }
-        s->slots[i].hosts = arena_strdup(s->arena, str_text(&names));
-        str_release(&names);
+        return divide_machine(s, err);
     }
+    if (list.n_hosts < s->n_slots)
+        return err_set(err, ERR_CONFIG,
+                       "sweep.parallel is %d, but this Slurm allocation has %d node%s (hint: "
+                       "parallel: %d, or --nodes=%d for sbatch or salloc)",
+                       s->n_slots, list.n_hosts, str_s(list.n_hosts), list.n_hosts, s->n_slots);
+    deal_hosts(s, &list);
+    for (int i = 0; i < s->n_slots; i++)
+        set_variable(&s->slots[i], SLURM_NODES_VARIABLE, s->slots[i].name);
     return 0;
 }
 
@@ -114,14 +171,9 @@ int sweep_divide(struct sweep_session *s, const char *hosts, struct err *err)
                        "mpirun (hint: without them)");
     if (hosts)
         return divide_hosts(s, hosts, err);
-    if (context == CONTEXT_ALLOCATION && s->n_slots > 1)
-        return err_set(err, ERR_CONFIG,
-                       "sweep.parallel is %d, but in a Slurm allocation a trial uses all of it "
-                       "(hint: parallel: 1, or --hosts with the allocation's nodes)",
-                       s->n_slots);
-    if (context == CONTEXT_ALLOCATION || s->n_slots == 1)
+    if (s->n_slots == 1)
         return 0;
-    return divide_gpus(s, err) < 0 ? -1 : divide_cores(s, err);
+    return context == CONTEXT_ALLOCATION ? divide_allocation(s, err) : divide_machine(s, err);
 }
 
 /* ---- how far ---- */
@@ -210,27 +262,36 @@ static void add_evaluations(struct words *w, const struct sweep_session *s)
                    arena_printf(w->arena, "eval.every_steps=%lld", (long long)h->rungs[0]));
 }
 
+/* The command line of a trial, with job_file as its job, up to --set output. */
+static void add_command(struct words *w, const struct sweep_session *s, int trial,
+                        const char *job_file)
+{
+    struct sweep_row settings;
+
+    space_settings(&s->job, trial, &settings, w->arena);
+    add_word(w, "lmtrain");
+    add_option(w, s->history.header.command, job_file);
+    for (int i = 0; i < s->sets->n; i++)
+        add_option(w, "--set", s->sets->items[i]);
+    add_option(w, "--set", "sweep=null");
+    add_evaluations(w, s);
+    for (int i = 0; i < settings.n; i++)
+        add_option(
+            w, "--set",
+            arena_printf(w->arena, "%s=%s", settings.settings[i].key, settings.settings[i].value));
+    add_option(
+        w, "--set",
+        arena_printf(w->arena, "output=\"%s\"", history_trial_folder(s->output, trial, w->arena)));
+}
+
 int sweep_start(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
 {
     const struct history_header *h = &s->history.header;
     int trial = slot->trial, rung = s->judge.trials[trial].rung;
     struct arena arena = { 0 };
     struct words w = { .arena = &arena };
-    struct sweep_row settings;
 
-    space_settings(&s->job, trial, &settings, &arena);
-    add_word(&w, "lmtrain");
-    add_option(&w, h->command, s->trial_job);
-    for (int i = 0; i < s->sets->n; i++)
-        add_option(&w, "--set", s->sets->items[i]);
-    add_option(&w, "--set", "sweep=null");
-    add_evaluations(&w, s);
-    for (int i = 0; i < settings.n; i++)
-        add_option(
-            &w, "--set",
-            arena_printf(&arena, "%s=%s", settings.settings[i].key, settings.settings[i].value));
-    const char *folder = history_trial_folder(s->output, trial, &arena);
-    add_option(&w, "--set", arena_printf(&arena, "output=\"%s\"", folder));
+    add_command(&w, s, trial, s->trial_job);
     if (slot->hosts)
         add_option(&w, "--hosts", slot->hosts);
     if (rung < h->n_rungs - 1)
@@ -244,4 +305,43 @@ int sweep_start(struct sweep_session *s, struct sweep_slot *slot, struct err *er
         return 0;
     slot->process = 0;
     return -1;
+}
+
+/* ---- one trial, in this process ---- */
+
+static int check_trial(const struct sweep_session *s, int trial, struct err *err)
+{
+    int n = space_n_trials(&s->job);
+
+    if (s->job.sweep.stop != SWEEP_STOP_NONE)
+        return err_set(err, ERR_CONFIG,
+                       "--trial runs a trial to its end, but sweep.stop is %s, which compares "
+                       "trials on the way (hint: lmtrain sweep without --trial, in an allocation "
+                       "of several nodes; or --set sweep.stop=none)",
+                       choice_word(sweep_stop_choices, (int)s->job.sweep.stop));
+    if (trial < 0 || trial >= n)
+        return err_set(err, ERR_CONFIG,
+                       "--trial is %d, but the sweep has trials 0 to %d (hint: sbatch "
+                       "--array=0-%d)",
+                       trial, n - 1, n - 1);
+    return 0;
+}
+
+int sweep_become_trial(const struct sweep_request *q, const char *job_file, struct arena *arena)
+{
+    struct sweep_session s = { .sets = &q->sets, .arena = arena };
+    struct words w = { .arena = arena };
+    struct err err;
+
+    if (sweep_read_job(&s, q, job_file, &err) < 0 || check_trial(&s, q->trial, &err) < 0)
+        return cmd_fail(&err);
+    history_describe(&s.history.header, &s.job, job_file, arena);
+    add_command(&w, &s, q->trial, job_file);
+    if (q->hosts)
+        add_option(&w, "--hosts", q->hosts);
+    add_word(&w, NULL);
+    fflush(NULL);
+    execv("/proc/self/exe", (char *const *)(uintptr_t)w.items);
+    err_set_errno(&err, ERR_FAILED, "the trial cannot be started");
+    return cmd_fail(&err);
 }

@@ -409,6 +409,7 @@ struct job {
         int min_trials;    /* of median: others that it takes to stop one */
         int asynchronous;
         int parallel; /* trials that run at a time */
+        int retries;  /* of a trial that died */
         int ensemble; /* trials that are named as an ensemble at the end */
     } sweep;
 

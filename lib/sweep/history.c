@@ -20,17 +20,12 @@
 
 #define HISTORY_BYTES_MAX ((size_t)1 << 30)
 
-static const struct choice events[] = { { "sweep", HISTORY_SWEEP },
-                                        { "trial", HISTORY_TRIAL },
-                                        { "start", HISTORY_START },
-                                        { "value", HISTORY_VALUE },
-                                        { "fail", HISTORY_FAIL },
-                                        { "go_on", HISTORY_GO_ON },
-                                        { "stop", HISTORY_STOP },
-                                        { "resume", HISTORY_RESUME },
-                                        { "more", HISTORY_MORE },
-                                        { "end", HISTORY_END },
-                                        { 0 } };
+static const struct choice events[] = { { "sweep", HISTORY_SWEEP },   { "trial", HISTORY_TRIAL },
+                                        { "start", HISTORY_START },   { "value", HISTORY_VALUE },
+                                        { "fail", HISTORY_FAIL },     { "retry", HISTORY_RETRY },
+                                        { "go_on", HISTORY_GO_ON },   { "stop", HISTORY_STOP },
+                                        { "resume", HISTORY_RESUME }, { "more", HISTORY_MORE },
+                                        { "end", HISTORY_END },       { 0 } };
 
 /* ---- names ---- */
 
@@ -187,7 +182,7 @@ int history_add(int fd, const struct history_record *r, struct err *err)
         else
             str_add(&line, "null");
     }
-    if (r->event == HISTORY_FAIL) {
+    if (r->event == HISTORY_FAIL || r->event == HISTORY_RETRY) {
         str_add(&line, ", \"text\": ");
         json_add_string(&line, r->text);
     }

@@ -14,6 +14,7 @@
  *   value    trial, rung, step, value (null: not finite), value_hex (C's %a): it is at the rung; the
  *            metric was logged at that step
  *   fail     trial, rung, text: it ended otherwise
+ *   retry    trial, rung, text: it died, and is started again
  *   go_on    trial, rung: it goes on from this rung; and
  *   stop     trial, rung: it ends there, as the rule says (judge.h)
  *   resume   the sweep was interrupted: trials that had started, without a value, start again
@@ -39,6 +40,7 @@ enum history_event {
     HISTORY_START,
     HISTORY_VALUE,
     HISTORY_FAIL,
+    HISTORY_RETRY,
     HISTORY_GO_ON,
     HISTORY_STOP,
     HISTORY_RESUME,
@@ -52,7 +54,7 @@ struct history_record {
     int trial, rung;  /* where the event has them; of more: how many trials */
     int64_t step;     /* of value */
     double value;     /* of value: NAN if not finite */
-    const char *text; /* of fail */
+    const char *text; /* of fail and retry */
 };
 
 /* The first line. */

@@ -53,8 +53,11 @@ static void become(const char *const *argv, const struct trial_place *place, int
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     bind_cores(place);
-    if (place->gpus)
-        setenv("CUDA_VISIBLE_DEVICES", place->gpus, 1);
+    for (int i = 0; i < place->n_variables; i++)
+        if (place->variables[i].value)
+            setenv(place->variables[i].name, place->variables[i].value, 1);
+        else
+            unsetenv(place->variables[i].name);
     if (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
         _exit(1);
     execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
@@ -92,24 +95,48 @@ int trial_ended(pid_t process, int *status)
     return 1;
 }
 
+bool trial_died(int status)
+{
+    return status == ERR_PEER || status > 128;
+}
+
+/*
+ * The last line that says something of its own: what a cause has behind it (the last lines of its
+ * rank, how many others ended with it) is less than the cause.
+ */
+static const char *choose_line(char *text)
+{
+    static const char tail[] = "; its last lines:", consequence[] = "terminated as a result";
+    const char *chosen = "";
+    char *rest = NULL;
+    bool is_behind = false;
+
+    for (char *line = strtok_r(text, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
+        if (str_ends_with(line, consequence) || (is_behind && !str_starts_with(line, "lmtrain: ")))
+            continue;
+        chosen = line;
+        is_behind = str_ends_with(line, tail);
+        if (is_behind)
+            line[strlen(line) - strlen(tail)] = 0;
+    }
+    return chosen;
+}
+
 void trial_last_line(const char *log, char *text, size_t size)
 {
     char tail[LINE_BYTES + 1];
     FILE *file = fopen(log, "re");
-    size_t n = 0;
 
     text[0] = 0;
     if (!file)
         return;
     if (fseek(file, -LINE_BYTES, SEEK_END) < 0)
         rewind(file);
-    n = fread(tail, 1, LINE_BYTES, file);
+    tail[fread(tail, 1, LINE_BYTES, file)] = 0;
     fclose(file);
-    while (n && (tail[n - 1] == '\n' || tail[n - 1] == '\r'))
-        n--;
-    tail[n] = 0;
-    const char *line = strrchr(tail, '\n') ? strrchr(tail, '\n') + 1 : tail;
+    const char *line = choose_line(tail);
     line += str_starts_with(line, "lmtrain: ") ? strlen("lmtrain: ") : 0;
+    line += str_starts_with(line, "error: ") ? strlen("error: ") : 0;
     snprintf(text, size, "%s", line);
     str_make_printable(text);
 }

@@ -9,10 +9,19 @@
 
 #include "base/err.h"
 
+/* Of the environment of its processes. */
+struct trial_variable {
+    const char *name, *value; /* value NULL: it is not set */
+};
+
+enum { TRIAL_VARIABLES_MAX = 4 };
+
 struct trial_place {
     int n_cores; /* hardware threads that its processes may use; 0: all that we may */
     const int *cores;
-    const char *gpus; /* $CUDA_VISIBLE_DEVICES, or NULL: as ours */
+    struct trial_variable
+        variables[TRIAL_VARIABLES_MAX]; /* what differs from ours: its GPUs, ... */
+    int n_variables;
 };
 
 /*
@@ -30,7 +39,17 @@ pid_t trial_start(const char *const *argv, const struct trial_place *place, cons
  */
 int trial_ended(pid_t process, int *status);
 
-/* The last line that a trial wrote, without "lmtrain: ", printable; "" if there is none. */
+/*
+ * Whether a trial that ended with this status died (a signal, a rank or node that was lost), so
+ * that it may end otherwise if it is started again: its job, its data and its machine were not
+ * refused.
+ */
+bool trial_died(int status);
+
+/*
+ * The last line that a trial wrote, without "lmtrain: error: ", printable; "" if there is none. Of
+ * a rank that died it is the line that says how.
+ */
 void trial_last_line(const char *log, char *text, size_t size);
 
 #endif

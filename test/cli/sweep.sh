@@ -117,6 +117,35 @@ expect 'and counts as worst' 0 '^4 trials: 1 failed' sweep failed 'search: list,
   parameters: [{optimizer.lr: 1.0e-3}, {train.global_batch: 7}, {optimizer.lr: 1.0e-2}, {optimizer.lr: 1.0e-4}]'
 expect 'it does not start again' 0 '^4 trials: 1 failed' sweep failed 'search: list, stop: asha, eta: 2, min_steps: 4,
   parameters: [{optimizer.lr: 1.0e-3}, {train.global_batch: 7}, {optimizer.lr: 1.0e-2}, {optimizer.lr: 1.0e-4}]'
+# ---- trials that die ----
+
+one='search: list, parameters: [{optimizer.lr: 3.0e-3}]'
+LMTRAIN_FAULT=rank0:save:committed:4 expect 'a trial that is killed starts again' 0 \
+    '^lmtrain: trial 0 died: killed by signal 9 after ".*"; it starts again \(1 of 1\)$' sweep died "$one"
+same_bits 'from its checkpoint, with the same bits' alone died/trial-000 12
+expect 'its history says so' 0 '^1$' grep -c '"event": "retry", .*"trial": 0, "rung": 0, "text": "killed by signal 9' "$dir/died/sweep.jsonl"
+expect 'and replays' 0 'all as the rules make them' "$lmtrain" sweep "$dir/died" --replay
+LMTRAIN_FAULT=rank0:step:7 expect 'one that always dies fails in the end' 1 '^lmtrain: trial 0 failed: killed by signal 9' sweep dies "$one, retries: 2"
+expect 'after two retries' 0 '^2$' grep -c '"event": "retry"' "$dir/dies/sweep.jsonl"
+LMTRAIN_FAULT=rank0:save:committed:4 expect 'without retries at once' 1 'trial 0 failed: killed by signal 9' sweep once "$one, retries: 0"
+expect 'a job that is refused is not started again' 0 '^0$' sh -c 'grep -c "\"retry\"" "$1"; true' sh "$dir/failed/sweep.jsonl"
+LMTRAIN_FAULT=rank1:save:committed:4 expect 'a rank that dies' 0 '^lmtrain: trial 0 died: rank 1 on .* was killed by signal 9.*; it starts again' \
+    sweep peers "$one" --set ranks=2
+
+# ---- trials as tasks of an array ----
+
+two='search: list, parameters: [{optimizer.lr: 3.0e-3}, {optimizer.lr: 1.0e-2}]'
+expect 'a trial alone' 0 '^done: step 12' sweep array "$two" --trial 0
+same_bits 'is the job' alone array/trial-000 12
+expect 'without a history' 0 '' test ! -e "$dir/array/sweep.jsonl"
+expect 'the sweep takes its value, and runs the others' 0 '^2 trials: 2 finished$' sweep array "$two"
+expect 'each once' 0 '^2$' starts array
+expect 'a trial that is not there' 2 'trials 0 to 1 \(hint: sbatch --array=0-1\)' sweep array "$two" --trial 2
+expect 'trials that are compared on the way' 2 'sweep.stop is asha' sweep no "$halving" $long --trial 0
+expect 'a trial of a folder' 2 '--trial are of a job' "$lmtrain" sweep "$dir/array" --trial 0
+
+# ---- all fail ----
+
 expect 'if all fail, so does the sweep' 1 'no trial of 2 finished' sweep allfail \
     'search: list, parameters: [{data.train: none/a}, {data.train: none/b}]'
 expect 'a metric that is not there' 1 'metrics.jsonl has no gain of its last step' sweep gainless \

@@ -271,6 +271,17 @@ static void a_lost_node_takes_its_cpus(void **state)
     assert_int_equal(left.n_cpus[1], 2);
     assert_int_equal(left.n_tasks, 0);
     assert_int_equal(left.n_gpus, 8);
+    struct slurm_allocation share = slurm_allocation_share(&allocation, is_gone, &arena);
+    assert_int_equal(share.n_nodes, 2);
+    assert_int_equal(share.n_cpus[1], 2);
+    assert_int_equal(share.n_tasks, 4);
+    assert_int_equal(share.n_gpus, 8);
+    assert_int_equal(slurm_list_count("n1,n12"), 2);
+    assert_int_equal(slurm_list_count(NULL), 0);
+    assert_true(slurm_list_has("n1,n12", "n12"));
+    assert_true(slurm_list_has("n1,n12", "n1"));
+    assert_false(slurm_list_has("n1,n12", "n2"));
+    assert_false(slurm_list_has(NULL, "n1"));
     arena_release(&arena);
 }
 

@@ -100,7 +100,7 @@ static void test_hostile_page(void **state)
 /* Under our own supervisor, and for who is no rank, nothing is made. */
 static void test_not_ours(void **state)
 {
-    struct watcher_options options = { 1, 1, folder, NULL };
+    struct watcher_options options = { 1, 1, folder, NULL, NULL, NULL };
     struct launch_rank self = { .world_rank = 1, .world_size = 2, .local_size = 2 };
     struct err err;
 

@@ -73,6 +73,7 @@ static const char *write_one(bool is_right)
         add(fd, HISTORY_START, i, 0, 0);
     add(fd, HISTORY_VALUE, 1, 0, 0.1 + 0.2);
     add(fd, HISTORY_VALUE, 0, 0, NAN);
+    add(fd, HISTORY_RETRY, 2, 0, 0);
     add(fd, HISTORY_FAIL, 2, 0, 0);
     add(fd, is_right ? HISTORY_STOP : HISTORY_GO_ON, 0, 0, 0);
     add(fd, HISTORY_GO_ON, 1, 0, 0);
@@ -97,10 +98,12 @@ static void what_is_written_reads_back(void **state)
     assert_int_equal(h.header.n_rungs, 2);
     assert_int_equal(h.header.rungs[1], 12);
     assert_int_equal(h.n_settings, 3);
-    assert_int_equal(h.n_records, 9);
+    assert_int_equal(h.n_records, 10);
     assert_true(h.records[3].value == 0.1 + 0.2); /* to the bit */
     assert_true(isnan(h.records[4].value));
+    assert_int_equal(h.records[5].event, HISTORY_RETRY);
     assert_string_equal(h.records[5].text, "why\n");
+    assert_string_equal(h.records[6].text, "why\n");
     assert_int_equal((int64_t)h.n_bytes, file_size(path));
 }
 

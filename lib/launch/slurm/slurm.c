@@ -73,7 +73,10 @@ int slurm_ranks(int n_spares)
         n = allocation.n_tasks  ? allocation.n_tasks
             : allocation.n_gpus ? allocation.n_gpus
                                 : allocation.n_nodes;
-        n = (int)((int64_t)n * max_int(1, allocation.n_nodes - n_spares) / allocation.n_nodes);
+        int n_nodes = slurm_list_count(context_get(&real_view, SLURM_NODES_VARIABLE));
+
+        n_nodes = n_nodes ? min_int(n_nodes, allocation.n_nodes) : allocation.n_nodes;
+        n = (int)((int64_t)n * max_int(1, n_nodes - n_spares) / allocation.n_nodes);
     }
     str_release(&said);
     arena_release(&arena);

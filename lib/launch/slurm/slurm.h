@@ -14,6 +14,18 @@
 int slurm_ranks(int n_spares);
 
 /*
+ * Names, with commas between, the nodes of the allocation that a command may use, such as a trial
+ * of a sweep; not set: all. Of an allocation's tasks and GPUs it then has its nodes' share.
+ */
+#define SLURM_NODES_VARIABLE "LMTRAIN_NODES"
+
+/*
+ * The names of the allocation's nodes, in Slurm's order, in the arena. Returns 0, or -1 and
+ * ERR_FAILED: no allocation, or Slurm does not name them.
+ */
+int slurm_node_names(struct host_list *list, struct arena *arena, struct err *err);
+
+/*
  * Whether srun may get these further arguments. Returns 0, or -1 and ERR_CONFIG with `where`: one
  * that is no option with its value, or contradicts what lmtrain itself tells srun.
  */

@@ -50,13 +50,27 @@ static int get_gpus(const struct context_view *view, const char *name)
     return n;
 }
 
-static int count_entries(const char *list)
+int slurm_list_count(const char *list)
 {
     int n = list ? 1 : 0;
 
     for (; list && *list; list++)
         n += *list == ',';
     return n;
+}
+
+bool slurm_list_has(const char *names, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (const char *at = names; at && *at; at += *at == ',') {
+        size_t n = strcspn(at, ",");
+
+        if (n == length && !memcmp(at, name, n))
+            return true;
+        at += n;
+    }
+    return false;
 }
 
 static int count_all_gpus(const struct context_view *view, int n_nodes)
@@ -66,7 +80,7 @@ static int count_all_gpus(const struct context_view *view, int n_nodes)
 
     for (size_t i = 0; i < sizeof per_node / sizeof *per_node && !n; i++)
         n = as_int((int64_t)get_gpus(view, per_node[i]) * n_nodes);
-    return n ? n : as_int((int64_t)count_entries(context_get(view, "SLURM_JOB_GPUS")) * n_nodes);
+    return n ? n : as_int((int64_t)slurm_list_count(context_get(view, "SLURM_JOB_GPUS")) * n_nodes);
 }
 
 int slurm_count_gpus(const char *job_text)
@@ -158,6 +172,15 @@ struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *
     left.n_tasks = 0; /* were asked for on all of them */
     left.n_gpus = allocation->n_gpus / allocation->n_nodes * left.n_nodes;
     return left;
+}
+
+struct slurm_allocation slurm_allocation_share(const struct slurm_allocation *allocation,
+                                               const bool *is_out, struct arena *arena)
+{
+    struct slurm_allocation share = slurm_allocation_without(allocation, is_out, arena);
+
+    share.n_tasks = as_int((int64_t)allocation->n_tasks * share.n_nodes / allocation->n_nodes);
+    return share;
 }
 
 /* ---- fitting ---- */

@@ -33,6 +33,16 @@ struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *
                                                  const bool *is_gone, struct arena *arena);
 
 /*
+ * Of a share of its nodes: its tasks, too, are those of these nodes. is_out[n_nodes].
+ */
+struct slurm_allocation slurm_allocation_share(const struct slurm_allocation *allocation,
+                                               const bool *is_out, struct arena *arena);
+
+/* Whether a name is in a list with commas between; how many names such a list has, 0: NULL. */
+bool slurm_list_has(const char *names, const char *name);
+int slurm_list_count(const char *names);
+
+/*
  * "NodeList=n[1-2]" of `scontrol show job -o`, in the arena; NULL: it has none. *n_cpus is
  * NumCPUs=, 0 if it is not there.
  */
@@ -47,6 +57,8 @@ struct slurm_nodes {
     struct arena arena;
     struct slurm_allocation allocation; /* of pool.list's hosts, in its order */
     const char *node_list;              /* as Slurm writes it; NULL: names are not known */
+    const char *share;                  /* $LMTRAIN_NODES, or NULL */
+    const char *outside;                /* nodes that are not in it, with commas between; or "" */
     struct str excluded;                /* nodes that the attempt leaves out, for --exclude */
 };
 

@@ -46,6 +46,57 @@ static struct host_list number_nodes(int n, struct arena *arena)
     return (struct host_list){ .n_hosts = n, .hosts = hosts };
 }
 
+int slurm_node_names(struct host_list *list, struct arena *arena, struct err *err)
+{
+    const char *node_list = context_get(&real_view, "SLURM_JOB_NODELIST");
+
+    *list = expand_names(node_list ? node_list : "", arena);
+    if (list->n_hosts)
+        return 0;
+    return err_set(err, ERR_FAILED,
+                   "Slurm does not name the nodes of this allocation: `scontrol show hostnames %s` "
+                   "fails (hint: --hosts with their names)",
+                   node_list ? node_list : "$SLURM_JOB_NODELIST");
+}
+
+/* ---- a share of the nodes ---- */
+
+/* Leave the nodes of the share in the list, others in nodes->outside. is_out[n_hosts] as before. */
+static bool *keep_share(struct slurm_nodes *nodes, struct host_list *list)
+{
+    struct host *hosts = arena_array(&nodes->arena, struct host, list->n_hosts);
+    bool *is_out = arena_array(&nodes->arena, bool, list->n_hosts);
+    struct str outside = { 0 };
+    int n = 0;
+
+    for (int i = 0; i < list->n_hosts; i++) {
+        is_out[i] = !slurm_list_has(nodes->share, list->hosts[i].name);
+        if (!is_out[i])
+            hosts[n++] = list->hosts[i];
+        else
+            str_printf(&outside, outside.length ? ",%s" : "%s", list->hosts[i].name);
+    }
+    nodes->outside = arena_strdup(&nodes->arena, str_text(&outside));
+    str_release(&outside);
+    list->hosts = hosts;
+    list->n_hosts = n;
+    return is_out;
+}
+
+static int take_share(struct slurm_nodes *nodes, struct host_list *list, struct err *err)
+{
+    bool *is_out = nodes->node_list ? keep_share(nodes, list) : NULL;
+
+    if (!is_out || !list->n_hosts)
+        return err_set(err, ERR_CONFIG,
+                       SLURM_NODES_VARIABLE " is %s, but the allocation has no such nodes: %s",
+                       nodes->share, nodes->node_list ? nodes->node_list : "they have no names");
+    nodes->allocation = slurm_allocation_share(&nodes->allocation, is_out, &nodes->arena);
+    return 0;
+}
+
+/* ---- the list ---- */
+
 int slurm_nodes_open(struct slurm_nodes *nodes, const struct supervise_options *options,
                      struct err *err)
 {
@@ -60,6 +111,10 @@ int slurm_nodes_open(struct slurm_nodes *nodes, const struct supervise_options *
         nodes->node_list = node_list;
     else
         list = number_nodes(nodes->allocation.n_nodes, arena);
+    nodes->share = context_get(&real_view, SLURM_NODES_VARIABLE);
+    nodes->outside = "";
+    if (nodes->share && take_share(nodes, &list, err) < 0)
+        return -1;
     return host_pool_open(&nodes->pool, options, &list, "the allocation", err);
 }
 
@@ -111,6 +166,8 @@ static void read_allocation(struct slurm_nodes *nodes)
     if (!node_list || !strcmp(node_list, nodes->node_list))
         return;
     struct host_list list = expand_names(node_list, &nodes->arena);
+    if (nodes->share && list.n_hosts)
+        keep_share(nodes, &list);
     if (!list.n_hosts)
         return;
     nodes->allocation = allocate(nodes, &list, n_cpus);
@@ -152,10 +209,12 @@ int slurm_nodes_choose(struct slurm_nodes *nodes, int attempt, const char *lost,
     bool *is_out = arena_array(&nodes->arena, bool, pool->list.n_hosts);
 
     str_clear(&nodes->excluded);
+    str_add(&nodes->excluded, nodes->outside);
     for (int i = 0; i < pool->list.n_hosts; i++) {
         is_out[i] = pool->states[i] != HOST_USED;
         if (is_out[i] && nodes->node_list)
-            str_printf(&nodes->excluded, "%s%s", n_out ? "," : "", pool->list.hosts[i].name);
+            str_printf(&nodes->excluded, nodes->excluded.length ? ",%s" : "%s",
+                       pool->list.hosts[i].name);
         n_out += is_out[i];
     }
     *left = n_out ? slurm_allocation_without(&nodes->allocation, is_out, &nodes->arena)
