@@ -6,7 +6,6 @@
  * all nodes see.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/num.h"
+#include "base/thread.h"
 #include "launch/watch/watcher_process_impl.h"
 
 #define RECORD_BYTES 2048
@@ -78,9 +78,7 @@ static void *write_all(void *argument)
 static struct watcher_record *open_record(struct watcher *w)
 {
     struct watcher_record *record = calloc(1, sizeof *record);
-    sigset_t all, before;
     pthread_condattr_t monotonic;
-    pthread_t thread;
 
     if (!record)
         return NULL;
@@ -91,15 +89,11 @@ static struct watcher_record *open_record(struct watcher *w)
     pthread_cond_init(&record->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     w->record = record;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, write_all, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
+    if (thread_start(NULL, NULL, write_all, w)) {
         free(record);
+        w->record = NULL;
         return NULL;
     }
-    pthread_detach(thread);
     return record;
 }
 
