@@ -112,7 +112,10 @@ static const char *choose_line(char *text)
     bool is_behind = false;
 
     for (char *line = strtok_r(text, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
-        if (str_ends_with(line, consequence) || (is_behind && !str_starts_with(line, "lmtrain: ")))
+        bool is_own =
+            str_starts_with(line, "lmtrain: ") && !str_starts_with(line, "lmtrain: warn: ");
+
+        if (str_ends_with(line, consequence) || (is_behind && !is_own))
             continue;
         chosen = line;
         is_behind = str_ends_with(line, tail);

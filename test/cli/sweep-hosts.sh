@@ -41,12 +41,13 @@ expect 'nothing was begun' 0 '' test ! -e "$dir/no"
 
 # ---- a host is lost ----
 
-sweep lost "$rates, parallel: 2, retries: 2" --hosts b,c --set train.steps=60 --set eval.every_steps=0 >"$dir/lost.out" 2>&1 &
+more='search: grid, parameters: {optimizer.lr: {log: [1.0e-3, 3.0e-2], points: 10}}'
+sweep lost "$more, parallel: 2, retries: 3" --hosts b,c --set train.steps=120 --set eval.every_steps=0 >"$dir/lost.out" 2>&1 &
 pid=$!
 expect 'trials on b and c' 0 '' wait_until 60 has_begun lost/trial-001
 host_kill c
 ended 'a sweep that loses a host ends' 0 lost
-expect 'the trial starts again' 0 'trial 1 died: .*; it starts again \(1 of 2\)' cat "$dir/lost.out"
+expect 'the trial starts again' 0 'trial 1 died: .*; it starts again \(1 of 3\)' cat "$dir/lost.out"
 expect 'the host gets no more after two' 0 '2 trials in a row died on c: it gets no more of them' cat "$dir/lost.out"
-expect 'none failed for it' 0 '^4 trials: 4 finished$' cat "$dir/lost.out"
+expect 'none failed for it' 0 '^10 trials: 10 finished$' cat "$dir/lost.out"
 finish

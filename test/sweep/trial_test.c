@@ -36,8 +36,9 @@ static void the_line_that_says_why(void **state)
     assert_string_equal(last_of("a\nlmtrain: error: job.yaml: b\n\n"), "job.yaml: b");
     assert_string_equal(last_of("done: step 12\r\n"), "done: step 12");
     assert_string_equal(
-        last_of("lmtrain: error: rank 1 on n was killed by signal 9; its last lines:\n"
-                "x\nlmtrainy\nlmtrain: error: 1 other rank terminated as a result\n"),
+        last_of(
+            "lmtrain: error: rank 1 on n was killed by signal 9; its last lines:\n"
+            "x\nlmtrainy\nlmtrain: warn: z\nlmtrain: error: 1 other rank terminated as a result\n"),
         "rank 1 on n was killed by signal 9");
     assert_string_equal(last_of("lmtrain: error: rank 1 died; its last lines:\nx\n"
                                 "lmtrain: the disk is full\n"),
