@@ -257,9 +257,9 @@ soak-asan:
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --timeout 3600 $(ASAN_SOAK:%.c=build/asan/%)
 
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
-# loader, the background save.
+# loader, the background save, hooks, the status file, what sends metrics to MLflow.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
-TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
+TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/progress/status_file_test.c test/report/mlflow_test.c test/train/hooks_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
     test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective*_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan-build:
@@ -272,7 +272,7 @@ tsan:
 
 # Modules that read what comes from outside are sanitized and counted; what these call of the others is the plain
 # build's, which is there anyway: kernels and trainers take clang longer than all else, and no target gets there.
-FUZZ_MODULES = base ckpt config convert data eval launch layout template tokenizer
+FUZZ_MODULES = base ckpt config convert data eval launch layout report sweep template tokenizer
 FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
     CFLAGS='-O1 -g1' CC=clang LIB_MODULES='$(FUZZ_MODULES)' FUZZ_PLAIN=build/liblmtrain.a
 fuzz-build:

@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned axes operands kinds places shell words names; do
+for check in layers cycles sizes banned axes operands kinds places shell page words names; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -180,6 +180,24 @@ bad 'an address' places 'look like addresses'
 fresh
 echo '/* https://arxiv.org/abs/1706.03762, 127.0.0.1, lib/work/x */' >>"$tree/lib/ops/two.c"
 expect 'a paper, the loopback, a path of ours' 0 '' "$lint" --root "$tree" places
+
+if scripts/lint/page | grep -q 'cannot be fetched'; then
+    echo 'skip bad pages: no oxlint'
+else
+    fresh
+    mkdir -p "$tree/lib/report/page"
+    printf '%s\n' '<script>' '{{a.js}}' '{{b.js}}' '</script>' >"$tree/lib/report/page/report.html"
+    printf '%s\n' '// a.js' 'const one = 1;' >"$tree/lib/report/page/a.js"
+    printf '%s\n' '// b.js' 'document.title = one;' >"$tree/lib/report/page/b.js"
+    expect 'a good page' 0 '^1 passed, 0 failed$' "$lint" --root "$tree" page
+    printf '%s\n' '// b.js' 'document.title = two;' >"$tree/lib/report/page/b.js"
+    bad 'a page with a name that is not declared' page "lib/report/page/b.js:2:18: 'two' is not defined"
+    bad 'and one that is not used' page "lib/report/page/a.js:2:7: .*'one' is declared but never used"
+    printf '%s\n' '// b.js' 'document.title = (one;' >"$tree/lib/report/page/b.js"
+    bad 'a page that is no JavaScript' page 'lib/report/page/b.js:2:'
+    printf '%s\n' 'one;' >"$tree/lib/report/page/c.js"
+    bad 'a part that the page does not have' page 'c.js: is not in report.html'
+fi
 
 if command -v shellcheck >/dev/null; then
     fresh

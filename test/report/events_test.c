@@ -203,6 +203,137 @@ static void scalars_come_back(void **state)
     assert_int_equal(status.st_mode & 0777, 0600);
 }
 
+/* ---- plugins ---- */
+
+/* The bytes of the only field of that number; fails if there is none. */
+static struct cursor field_of(struct cursor message, int field)
+{
+    while (message.at < message.end) {
+        uint64_t key = take_varint(&message);
+        struct cursor bytes = message;
+
+        switch (key & 7) {
+        case 0:
+            take_varint(&message);
+            break;
+        case 1:
+            take_fixed(&message, 8);
+            break;
+        default:
+            assert_int_equal(key & 7, 2);
+            bytes = take_bytes(&message, take_varint(&message));
+        }
+        if (key >> 3 == (uint64_t)field)
+            return bytes;
+    }
+    fail_msg("field %d is missing", field);
+    return message;
+}
+
+static bool is_text(struct cursor bytes, const char *text)
+{
+    return (size_t)(bytes.end - bytes.at) == strlen(text) && !memcmp(bytes.at, text, strlen(text));
+}
+
+/* The value of the index-th event of the file: Event.summary (5), Summary.value (1). */
+static struct cursor plugin_value(const char *path, int index)
+{
+    size_t n_bytes;
+    const unsigned char *data = (const unsigned char *)fixture_read(path, &n_bytes);
+    struct cursor file = { data, data + n_bytes };
+
+    for (;; index--) {
+        uint64_t length = take_fixed(&file, 8);
+
+        take_fixed(&file, 4);
+        struct cursor record = take_bytes(&file, length);
+        if (!index)
+            return field_of(field_of(record, 5), 1);
+        take_fixed(&file, 4);
+    }
+}
+
+/* What a plugin's value has for it, by tensorboard/compat/proto/summary.proto. */
+static struct cursor plugin_content(struct cursor value, const char *tag, const char *plugin)
+{
+    struct cursor metadata = field_of(value, 9), data = field_of(metadata, 1);
+    struct cursor class = field_of(metadata, 4);
+
+    assert_true(is_text(field_of(value, 1), tag));
+    assert_int_equal(take_varint(&class), 2); /* a tensor */
+    assert_true(is_text(field_of(data, 1), plugin));
+    return data;
+}
+
+/* The value of a hparam: a map's entry is a field 1 with key (1) and google.protobuf.Value (2). */
+static struct cursor hparam_of(struct cursor info, const char *key)
+{
+    while (info.at < info.end) {
+        uint64_t tag = take_varint(&info);
+
+        if (tag == (5 << 3 | 1)) {
+            take_fixed(&info, 8);
+            continue;
+        }
+        assert_int_equal(tag, 1 << 3 | 2);
+        struct cursor entry = take_bytes(&info, take_varint(&info));
+        if (is_text(field_of(entry, 1), key))
+            return field_of(entry, 2);
+    }
+    fail_msg("no hparam %s", key);
+    return info;
+}
+
+static double double_at(struct cursor bytes)
+{
+    uint64_t bits = take_fixed(&bytes, 8);
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void hparams_and_texts_come_back(void **state)
+{
+    static const struct events_hparam fields[] = { { "optimizer.lr", "3.0e-4" },
+                                                   { "train.dtype", "bf16" },
+                                                   { "model.bias", "true" },
+                                                   { "model.tied", "false" } };
+    struct events *events;
+    struct err err = { 0 };
+
+    assert_ok(events_open(&events, *state, 0, &err), &err);
+    assert_ok(events_hparams(events, fields, 4, &err), &err);
+    assert_ok(events_text(events, "job", "# a\n\xc3\xa9", &err), &err);
+    assert_ok(events_end(events, true, &err), &err);
+    assert_ok(events_end(events, false, &err), &err);
+    events_close(events);
+    const char *path = fixture_find(*state, "events.out.tfevents.", 0);
+
+    struct cursor data =
+        plugin_content(plugin_value(path, 2), "_hparams_/session_start_info", "hparams");
+    struct cursor info = field_of(field_of(data, 2), 3);
+    assert_true(double_at(field_of(info, 5)) > 1.7e9);
+    assert_true(double_at(field_of(hparam_of(info, "optimizer.lr"), 2)) == 3e-4);
+    assert_true(is_text(field_of(hparam_of(info, "train.dtype"), 3), "bf16"));
+    struct cursor flag = field_of(hparam_of(info, "model.bias"), 4);
+    assert_int_equal(take_varint(&flag), 1);
+    flag = field_of(hparam_of(info, "model.tied"), 4);
+    assert_int_equal(take_varint(&flag), 0);
+
+    struct cursor value = plugin_value(path, 3), tensor = field_of(value, 8);
+    plugin_content(value, "job", "text");
+    struct cursor dtype = field_of(tensor, 1);
+    assert_int_equal(take_varint(&dtype), 7); /* DT_STRING */
+    assert_true(is_text(field_of(tensor, 8), "# a\n\xc3\xa9"));
+
+    for (int i = 0; i < 2; i++) {
+        data = plugin_content(plugin_value(path, 4 + i), "_hparams_/session_end_info", "hparams");
+        struct cursor status = field_of(field_of(field_of(data, 2), 4), 1);
+        assert_int_equal(take_varint(&status), 1 + i);
+    }
+}
+
 /* A run may restart within a second and in the same process: no file is written twice. */
 static void each_opening_makes_a_file(void **state)
 {
@@ -231,9 +362,8 @@ int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(crc_of_known_and_of_all_lengths),
-        TEST(scalars_come_back),
-        TEST(each_opening_makes_a_file),
+        TEST(crc_of_known_and_of_all_lengths), TEST(scalars_come_back),
+        TEST(hparams_and_texts_come_back),     TEST(each_opening_makes_a_file),
         TEST(a_missing_folder_is_an_error),
     };
 

@@ -168,11 +168,11 @@ function scaleOptions(extra) {
   };
 }
 
-// A chart whose options are made again whenever light and dark change. build() gives {type, data, options}.
-function addChart(canvas, build) {
-  const chart = new Chart(canvas, { ...build(), plugins: [overlay] });
+// A chart whose options are made again whenever light and dark change. make() gives {type, data, options}.
+function addChart(canvas, make) {
+  const chart = new Chart(canvas, { ...make(), plugins: [overlay] });
   chart.rebuild = () => {
-    const made = build();
+    const made = make();
     chart.data = made.data;
     chart.options = made.options;
     chart.update("none");

@@ -1,8 +1,8 @@
 // sweep.js - the trials of a sweep: parallel coordinates, and a table
 const STATE_COLOURS = { finished: ["#2b8a3e", "#69db7c"], runs: ["#2563c9", "#74a7ff"], failed: ["#c92a2a", "#ff8787"], stopped: ["#b35c00", "#ffb454"] };
 
-function stateColour(state) {
-  return (STATE_COLOURS[state] || ["#5c6670", "#a0a9b3"])[isDark() ? 1 : 0];
+function stateColour(name) {
+  return (STATE_COLOURS[name] || ["#5c6670", "#a0a9b3"])[isDark() ? 1 : 0];
 }
 
 // From the best trial's colour to the worst one's: share 0 to 1.
@@ -109,8 +109,8 @@ function trialTable(sweep) {
 
 function addSweeps(page) {
   for (const sweep of data.sweeps || []) {
-    const grid = element("div", { class: "grid" }), n = (state) => sweep.trials.filter((t) => t.state === state).length;
-    const counts = ["finished", "stopped", "failed", "runs", "paused", "waits"].filter(n).map((state) => `${n(state)} ${{ runs: "running", waits: "waiting" }[state] || state}`).join(", ");
+    const grid = element("div", { class: "grid" }), n = (name) => sweep.trials.filter((t) => t.state === name).length;
+    const counts = ["finished", "stopped", "failed", "runs", "paused", "waits"].filter(n).map((name) => `${n(name)} ${{ runs: "running", waits: "waiting" }[name] || name}`).join(", ");
     page.append(element("section", { class: "sweep" }, element("h2", {}, "Sweep", element("small", {}, `${sweep.folder}: ${sweep.trials.length} trials${counts ? `, ${counts}` : ""}${sweep.over ? "; it is over" : ""}`)),
       runs.length < sweep.trials.length ? element("p", { class: "note" }, `Below are the runs of the ${runs.length} best trials that have begun.`) : null, grid, element("div", { style: "height:12px" }), trialTable(sweep)));
     if (rankTrials(sweep).length) addCoordinates(grid, sweep);
