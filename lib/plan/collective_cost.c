@@ -276,14 +276,18 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
     return llround(fmax(inner, alpha) + fmax(within, transmit_ns((n - r) * each, rate)));
 }
 
-/* Of the group: its ranks on one node, and one of each. */
+/* Of the group: neighbours that go by node, and one of each such. */
 static struct group_shape on_node(const struct group_shape *group)
 {
     struct group_shape node = *group;
 
-    node.n = group->per_node;
-    node.n_nodes = node.n_leaves = node.n_islands = 1;
-    node.n_domains = max_int(1, group->n_domains / group->n_nodes);
+    node.n = group->members;
+    node.per_node = min_int(group->per_node, node.n);
+    node.per_domain = min_int(group->per_domain, node.n);
+    node.n_nodes = (int)ceil_div(node.n, node.per_node);
+    node.n_domains = (int)ceil_div(node.n, node.per_domain);
+    node.n_leaves = (int)ceil_div((int64_t)group->n_leaves * node.n_nodes, group->n_nodes);
+    node.n_islands = (int)ceil_div((int64_t)group->n_islands * node.n_nodes, group->n_nodes);
     return node;
 }
 
@@ -291,8 +295,13 @@ static struct group_shape across_nodes(const struct group_shape *group)
 {
     struct group_shape across = *group;
 
-    across.n = group->n_nodes;
-    across.per_node = across.per_domain = 1;
+    across.n = group->n / group->members;
+    across.per_node = max_int(1, group->per_node / group->members);
+    across.per_domain = max_int(1, group->per_domain / group->members);
+    across.n_nodes = min_int(group->n_nodes, across.n);
+    across.n_domains = min_int(group->n_domains, across.n);
+    across.n_leaves = min_int(group->n_leaves, across.n);
+    across.n_islands = min_int(group->n_islands, across.n);
     return across;
 }
 

@@ -28,6 +28,8 @@ struct group_shape {
     int n_leaves;  /* leaf switches */
     int n_islands;
     int n_sharing; /* ranks of a node that use its NICs at once, of all groups of the axis */
+    int members;   /* neighbouring ranks that sum and gather among each other first, by node;
+                      collective_group has 0: none do */
     int island;    /* of the first rank */
     int last_island;
 };
@@ -59,9 +61,10 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
                       int64_t n_bytes);
 
 /*
- * The same on a group's nodes, and then of sums across them, of which each node has one for each of
- * its ranks; and a gather across, then on the nodes (run/collective_nodes.c). The group has as many
- * ranks on each of several nodes. wide_bytes: of the sums, n_bytes where they are no wider.
+ * The same among `members` ranks of a group, and then of sums across such, of which each has one for
+ * each of its ranks; and a gather across, then among the members (run/collective_nodes.c). They are
+ * most often the group's ranks of a node, else a part of these, or those of several nodes.
+ * wide_bytes: of the sums, n_bytes where they are no wider.
  */
 int64_t sum_by_node_ns(const struct cluster *cluster, const struct group_shape *group,
                        int64_t n_bytes, int64_t wide_bytes);

@@ -100,8 +100,7 @@ static int64_t price_ns(const struct finding_sets *f, const struct program *p, c
         return 0;
     if (!op_is_collective(op->kind))
         return price_op(&f->prices, &shape).ns;
-    struct group_shape group =
-        collective_group(f->prices.cluster, &p->mesh, 0, op->attributes.axis);
+    struct group_shape group = price_group(&f->prices, &p->mesh, 0, op->attributes.axis);
     return price_collective(&f->prices, &group, &shape).ns;
 }
 

@@ -57,7 +57,8 @@ struct prices {
     int n_computing;      /* ranks of a node; 0: one */
     double busy;          /* share of a step in which a rank computes; 0: all of it */
     bool has_graphs;      /* ops are issued by recorded graphs */
-    bool by_node;         /* sums, and on CPUs gathers, go by node where ranks lie so */
+    int node_ranks;       /* neighbouring ranks within which sums, and on CPUs gathers, go by node
+                       (job_node_ranks); 0: all ranks at once */
     bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
     /* memory.link, of ranks on CPUs, and memory.file_link; 0: as fast as the cluster's link to the
      * host, and its storage. */
@@ -80,6 +81,10 @@ struct price price_host_op(const struct prices *prices, const struct op_shape *o
 /* On a CPU: for how long the threads that compute it have a core, which others on the machine
  * hardly change; as price_op's where that was not measured. */
 int64_t price_op_cpu(const struct prices *prices, const struct op_shape *op);
+
+/* The group of a rank over an axis: collective_group, with its members of prices->node_ranks. */
+struct group_shape price_group(const struct prices *prices, const struct mesh *mesh, int world_rank,
+                               enum mesh_axis axis);
 
 /* Of a collective over this group, as run executes it: moves, and adds where it adds itself. */
 struct price price_collective(const struct prices *prices, const struct group_shape *group,

@@ -93,12 +93,20 @@ static bool is_on_cpu(const struct prices *prices)
     return prices->cluster->islands[prices->island].device->is_cpu;
 }
 
+struct group_shape price_group(const struct prices *prices, const struct mesh *mesh, int world_rank,
+                               enum mesh_axis axis)
+{
+    struct group_shape group = collective_group(prices->cluster, mesh, world_rank, axis);
+
+    group.members = mesh_node_members(mesh, axis, prices->node_ranks);
+    return group;
+}
+
 static bool goes_by_node(const struct prices *prices, const struct group_shape *group,
                          const struct op_shape *op)
 {
-    return prices->by_node && !prices->fast_reductions &&
-           group->per_node * group->n_nodes == group->n &&
-           collective_goes_by_node(op, group->n, group->per_node, !is_on_cpu(prices));
+    return !prices->fast_reductions &&
+           collective_goes_by_node(op, group->n, group->members, !is_on_cpu(prices));
 }
 
 /* As fixed_sum_ns, and of a gather. */
@@ -111,7 +119,7 @@ static double by_node_ns(const struct prices *prices, const struct group_shape *
 
     if (op->kind != OP_ALL_GATHER)
         moved += (double)sum_by_node_ns(prices->cluster, group, n_bytes, wide) +
-                 adding_ns(prices, (double)(n_bytes + 3 * wide / group->per_node));
+                 adding_ns(prices, (double)(n_bytes + 3 * wide / group->members));
     if (op->kind != OP_REDUCE_SCATTER)
         moved += (double)gather_by_node_ns(prices->cluster, group, n_bytes);
     return moved;
@@ -168,6 +176,7 @@ static struct group_shape partners_of(const struct group_shape *group, const str
     if (!is_of_heads(op->kind) || op->attributes.group >= group->n)
         return of;
     of.n = op->attributes.group;
+    of.members = 0;
     of.per_node = min_int(of.per_node, of.n);
     of.per_domain = min_int(of.per_domain, of.n);
     of.n_nodes = min_int(of.n_nodes, (of.n + of.per_node - 1) / of.per_node);

@@ -16,13 +16,13 @@
 #include "base/num.h"
 #include "layout/axes.h"
 #include "plan/collective_cost.h"
+#include "plan/price.h"
 #include "plan/search_impl.h"
 
 /* How sums and gathers of data parallel are bounded. */
 struct exchanges {
     const struct cluster *cluster;
     struct group_shape groups[2]; /* that shard, or sum: dense parameters, experts */
-    bool by_node;                 /* what is moved may go by node */
     bool is_fast, is_early;       /* libraries add; each micro-batch's gradients are summed */
     int zero;
     enum parameter_hold hold;
@@ -36,7 +36,6 @@ static struct exchanges find_exchanges(const struct search *search, const struct
     layout_apply(&job, l);
     const struct mesh mesh = job_mesh(&job);
     struct exchanges x = { .cluster = search->request->cluster,
-                           .by_node = job.parallel.node_ranks != 1,
                            .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
                            .is_early = job.parallel.gradient_sum_given
                                            ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
@@ -44,15 +43,17 @@ static struct exchanges find_exchanges(const struct search *search, const struct
                            .zero = l->zero,
                            .hold = l->hold,
                            .has_prefetch = search->request->job->parallel.prefetch != 0 };
-    x.groups[0] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
-    x.groups[1] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_EXPERT));
+    /* Of all the job's ranks, as many as the layout has. */
+    job.world_size = mesh_world_size(&mesh);
+    const struct prices prices = { .cluster = x.cluster, .node_ranks = job_node_ranks(&job) };
+    x.groups[0] = price_group(&prices, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
+    x.groups[1] = price_group(&prices, &mesh, 0, axes_shard(&mesh, PARAMETER_EXPERT));
     return x;
 }
 
-static bool may_go_by_node(const struct exchanges *x, const struct group_shape *group)
+static bool may_go_by_node(const struct group_shape *group)
 {
-    return x->by_node && group->per_node > 1 && group->n_nodes > 1 &&
-           group->per_node * group->n_nodes == group->n;
+    return group->members > 1 && group->members < group->n;
 }
 
 static int64_t gather_over_ns(const struct exchanges *x, const struct group_shape *group,
@@ -62,9 +63,8 @@ static int64_t gather_over_ns(const struct exchanges *x, const struct group_shap
         return 0;
     int64_t at_once = collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes);
 
-    return may_go_by_node(x, group)
-               ? min_i64(at_once, gather_by_node_ns(x->cluster, group, n_bytes))
-               : at_once;
+    return may_go_by_node(group) ? min_i64(at_once, gather_by_node_ns(x->cluster, group, n_bytes))
+                                 : at_once;
 }
 
 static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *group,
@@ -77,7 +77,7 @@ static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *
                              n_bytes);
     int64_t summed = all_to_all_ns(x->cluster, group, n_bytes);
 
-    if (may_go_by_node(x, group))
+    if (may_go_by_node(group))
         summed = min_i64(summed, sum_by_node_ns(x->cluster, group, n_bytes, n_bytes));
     return summed + (x->zero ? 0 : gather_over_ns(x, group, n_bytes));
 }

@@ -52,8 +52,7 @@ static struct price price_stage_transfer(const struct pricing *p, const struct o
 static struct price price_exchange(struct pricing *p, const struct op *op,
                                    const struct op_shape *shape, bool *uses_nic)
 {
-    const struct cluster *cluster = p->prices.cluster;
-    struct group_shape group = collective_group(cluster, &p->mesh, p->rank, op->attributes.axis);
+    struct group_shape group = price_group(&p->prices, &p->mesh, p->rank, op->attributes.axis);
     struct price price = price_collective(&p->prices, &group, shape);
 
     *uses_nic = collective_uses_nic(&group);
@@ -221,7 +220,7 @@ static struct pricing pricing_of(const struct job *job, const struct cluster *cl
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
                          .busy = busy,
                          .has_graphs = true,
-                         .by_node = job_node_ranks(job) > 0,
+                         .node_ranks = job_node_ranks(job),
                          .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST,
                          .link_rate = job->memory.link_rate,
                          .file_rate = job->memory.file_rate };

@@ -317,13 +317,26 @@ static void test_sums_by_node(void **state)
     struct group_shape one = collective_group(&f.cluster, &one_node, 0, AXIS_DP);
     int64_t at_once = price_collective(&f.prices, &two, &op).ns;
     int64_t in_one = price_collective(&f.prices, &one, &op).ns;
-    f.prices.by_node = true;
-    assert_true(price_collective(&f.prices, &two, &op).ns < at_once * 2 / 3);
+    f.prices.node_ranks = 8;
+    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
+    one = price_group(&f.prices, &one_node, 0, AXIS_DP);
+    int64_t by_node = price_collective(&f.prices, &two, &op).ns;
+    assert_true(by_node < at_once * 2 / 3);
     assert_int_equal(price_collective(&f.prices, &one, &op).ns, in_one);
     f.prices.fast_reductions = true;
     int64_t fast = price_collective(&f.prices, &two, &op).ns;
-    f.prices.by_node = false;
+    two.members = 0;
     assert_int_equal(price_collective(&f.prices, &two, &op).ns, fast);
+    f.prices.fast_reductions = false;
+    /* By what is executed, not by the cluster's nodes: pairs save some, and both nodes nothing. */
+    f.prices.node_ranks = 2;
+    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
+    assert_int_equal(two.members, 2);
+    int64_t by_pairs = price_collective(&f.prices, &two, &op).ns;
+    assert_true(by_pairs > by_node && by_pairs < at_once);
+    f.prices.node_ranks = 16;
+    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
+    assert_int_equal(price_collective(&f.prices, &two, &op).ns, at_once);
     arena_release(&f.arena);
 }
 
