@@ -72,6 +72,7 @@ static void print_sums(const struct gradient_sums *sums, struct str *out)
 /* A step as planned, and one that recomputes nothing before its gradient is there. */
 struct early {
     int n_layers;
+    bool last_keeps, needs_cluster; /* the last stage has them kept; the job does not name prices */
     int64_t ns, ns_without;
     int64_t waits, waits_without; /* of the rank that is busiest as planned, for other stages */
     size_t n_bytes, n_bytes_without;
@@ -82,7 +83,8 @@ static bool recomputes_early(const struct plan *plan)
 {
     const struct job *job = plan->job;
 
-    return job->parallel.pp > 1 && compile_early_layers(job) > 0 &&
+    return job->parallel.pp > 1 &&
+           (compile_early_layers(job) > 0 || job->memory.recompute_early_chosen) &&
            !job->parallel.replica_micro_batches.n &&
            (job->recompute != RECOMPUTE_NONE || job->recompute_layers.full.n ||
             job->recompute_layers.selective.n);
@@ -114,6 +116,9 @@ static int find_early(struct early *early, const struct plan *plan, const struct
     if (!status)
         *early = (struct early){
             .n_layers = compile_early_layers(plan->job),
+            .last_keeps = plan->job->parallel.schedule == PIPELINE_1F1B,
+            .needs_cluster = plan->job->memory.recompute_early_chosen && !plan->job->cluster &&
+                             !plan->job->searched.cluster,
             .ns = step.ns,
             .ns_without = other.ns,
             .waits = step.ranks[step.busiest].of[TIME_STAGES],
@@ -133,13 +138,20 @@ static void print_early(const struct early *early, struct str *out)
     size_t n_more =
         early->n_bytes > early->n_bytes_without ? early->n_bytes - early->n_bytes_without : 0;
 
+    if (!early->n_layers) {
+        str_add(out, "recomputed before the gradient arrives: nothing, which takes least time\n");
+        return;
+    }
     str_printf(out,
-               "recomputed before the gradient arrives: %d layer%s of a stage; a step takes %.2f "
+               "recomputed before the gradient arrives: %d layer%s of a stage%s; a step takes %.2f "
                "instead of %.2f ms, of which pipeline rank %d waits %.2f instead of %.2f ms for "
                "other stages; %s more memory\n",
-               early->n_layers, str_s(early->n_layers), (double)early->ns / 1e6,
+               early->n_layers, str_s(early->n_layers),
+               early->last_keeps ? " (the last one keeps them)" : "", (double)early->ns / 1e6,
                (double)early->ns_without / 1e6, early->rank, (double)early->waits / 1e6,
                (double)early->waits_without / 1e6, str_bytes(more, sizeof more, n_more));
+    if (early->needs_cluster)
+        str_add(out, "(a run does so if the job has the key cluster)\n");
 }
 
 /* ---- gathers of updated weights ---- */

@@ -240,6 +240,8 @@ static int find_budgets(struct ladder_view *v, struct err *err)
     *job = v->subject->job;
     if (job->parallel.prefetch < 0)
         job->parallel.prefetch = 0; /* as where a budget is given */
+    if (job->memory.recompute_early < 0)
+        job->memory.recompute_early = 0;
     if (!memory_is_chosen(job)) {
         job->memory.offload = OFFLOAD_AUTO;
         job->recompute = RECOMPUTE_AUTO;

@@ -353,6 +353,7 @@ struct job {
         enum memory_update update;
         double link_rate, file_rate; /* bytes/s each way, of a rank; 0: auto */
         int recompute_early;         /* layers of a stage; -1: auto */
+        bool recompute_early_chosen; /* it was auto (plan/early_layers.h) */
     } memory;
 
     struct {

@@ -64,12 +64,21 @@ static void fuse_chunk(struct compiling *c, int chunk)
     fuse_casts(c->program, c->functions[chunk].backward);
 }
 
+/* The backward of the last stage follows the forward of the same micro-batch at once: what would be
+ * recomputed between them is kept in the same time and memory. */
+static int count_kept(const struct compile_train *options, const struct compiling *c, int stage)
+{
+    bool is_last = stage > 0 && stage + 1 == c->n_stages;
+
+    return is_last && c->spec.kind == PIPELINE_1F1B ? options->early_layers : 0;
+}
+
 /* Of a stage's layers the first ones are recomputed in full, those after them selectively, the
- * others as the options' kind says. */
-enum { SET_OTHERS, SET_FULL, SET_SELECTIVE, N_SETS };
+ * others as the options' kind says; the last ones may be kept. */
+enum { SET_OTHERS, SET_FULL, SET_SELECTIVE, SET_KEPT, N_SETS };
 
 static void levels_of_counts(struct recompute_levels *levels, const struct compile_train *options,
-                             int stage, struct arena *arena)
+                             int stage, int n_kept, struct arena *arena)
 {
     int n_full = options->full_layers ? options->full_layers[stage] : 0;
     int n_selective = options->selective_layers ? options->selective_layers[stage] : 0;
@@ -79,10 +88,12 @@ static void levels_of_counts(struct recompute_levels *levels, const struct compi
     sets[SET_OTHERS] = recompute_keep_set(options->recompute, &options->recompute_ops);
     sets[SET_FULL] = recompute_keep_set(RECOMPUTE_KIND_FULL, NULL);
     sets[SET_SELECTIVE] = recompute_keep_set(RECOMPUTE_KIND_SELECTIVE, NULL);
+    sets[SET_KEPT] = recompute_keep_set(RECOMPUTE_KIND_NONE, NULL);
     for (int i = 0; i < levels->n_layers; i++)
-        set_of_layer[i] = i < n_full                 ? SET_FULL
-                          : i < n_full + n_selective ? SET_SELECTIVE
-                                                     : SET_OTHERS;
+        set_of_layer[i] = i + n_kept >= levels->n_layers ? SET_KEPT
+                          : i < n_full                   ? SET_FULL
+                          : i < n_full + n_selective     ? SET_SELECTIVE
+                                                         : SET_OTHERS;
     levels->sets = sets;
     levels->set_of_layer = set_of_layer;
 }
@@ -113,7 +124,8 @@ static void recompute_chunk(struct compiling *c, int chunk)
     if (options->set_of_layer)
         levels_of_choice(&levels, options);
     else
-        levels_of_counts(&levels, options, stage, &c->program->arena);
+        levels_of_counts(&levels, options, stage, count_kept(options, c, stage),
+                         &c->program->arena);
     levels.drops_rows = c->is_rerun;
     recompute(c->program, f->forward, f->backward, &levels);
 }

@@ -55,7 +55,8 @@ struct compile_train {
      * how many after them selectively, whatever recompute says; NULL: none. */
     const int *full_layers, *selective_layers;
     /* So many of a stage's layers, its last ones, are recomputed before the gradient of its output
-     * arrives from another rank. */
+     * arrives from another rank; under 1F1B the last stage keeps these (unless set_of_layer says
+     * what layers keep). */
     int early_layers;
     /* What each layer of the model keeps, whatever the four above say: sets[set_of_layer[i]] is of
      * layer i. set_of_layer: [model->n_layers], of which a pipeline rank reads those of its own

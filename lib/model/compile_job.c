@@ -6,16 +6,18 @@
 #include <math.h>
 #include <stdbool.h>
 
-int compile_early_layers(const struct job *job)
+bool compile_recomputes_as_said(const struct job *job)
 {
     bool is_said = job->recompute_layers.full.n || job->recompute_layers.selective.n ||
                    (job->recompute != RECOMPUTE_NONE && job->recompute != RECOMPUTE_AUTO);
 
-    if (job->memory.recompute_early >= 0)
-        return job->memory.recompute_early;
-    return is_said && !job->keep_sets.set_of_layer && !job->offload && !job->memory.device_bytes
-               ? 1
-               : 0;
+    return is_said && !job->keep_sets.set_of_layer && !job->offload &&
+           job->memory.offload == OFFLOAD_NONE && !job->memory.device_bytes;
+}
+
+int compile_early_layers(const struct job *job)
+{
+    return job->memory.recompute_early > 0 ? job->memory.recompute_early : 0;
 }
 
 static struct slice_options overlap_of(const struct job *job)

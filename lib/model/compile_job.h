@@ -7,10 +7,11 @@
 #include "config/job.h"
 #include "model/compile.h"
 
-/*
- * memory.recompute_early; auto: one layer where the job says what is recomputed, none where that or
- * what is away was chosen to fit a memory (plan/memory_fit.h).
- */
+/* Whether the job says what is recomputed: not where that or what is away is chosen to fit a memory
+ * (plan/memory_fit.h). */
+bool compile_recomputes_as_said(const struct job *job);
+
+/* memory.recompute_early; auto, where plan/early_layers.h has chosen nothing: none. */
 int compile_early_layers(const struct job *job);
 
 /* The options for the ranks with this coordinate on pp; scratch, longest and head_logits are left

@@ -69,7 +69,7 @@ struct memory_fit {
 int memory_island(const struct cluster *cluster, const struct job *job);
 
 /* Whether there is anything to choose, or a limit to keep: recompute auto, values that may leave,
- * memory.device_bytes. */
+ * memory.device_bytes; buckets that are gathered ahead, layers that are recomputed early. */
 bool memory_is_chosen(const struct job *job);
 
 /*

@@ -1,6 +1,7 @@
 /*
  * memory_job.c - whether a job leaves memory to be chosen, and the job with the choice
  */
+#include "plan/early_layers.h"
 #include "plan/memory_fit.h"
 #include "plan/programs.h"
 
@@ -19,7 +20,7 @@ static bool may_prefetch(const struct job *job)
 
 bool memory_is_chosen(const struct job *job)
 {
-    return is_chosen(job) || may_prefetch(job);
+    return is_chosen(job) || may_prefetch(job) || early_layers_are_open(job);
 }
 
 /* Of recompute auto no more than a limit of the device's own is asked for. */
@@ -83,6 +84,24 @@ static int fit_prefetch(enum kept_fits *fits, struct job *job, struct job *kept,
     return status;
 }
 
+/* Where nothing else is chosen. */
+static int fit_early(struct job *job, const struct memory_fit_request *request, struct err *err)
+{
+    struct arena arena = { 0 };
+    int64_t *limits = arena_array(&arena, int64_t, job->parallel.pp);
+    int n;
+
+    for (int i = 0; i < job->parallel.pp; i++)
+        limits[i] = request->rank_bytes ? request->rank_bytes[i] : request->device_bytes;
+    int status = early_layers_find(&n, job, request->kernels, limits, err);
+    if (!status) {
+        job->memory.recompute_early = n;
+        job->memory.recompute_early_chosen = true;
+    }
+    arena_release(&arena);
+    return status;
+}
+
 int memory_fit_job(struct memory_fit **fit, struct job *job,
                    const struct memory_fit_request *request, struct arena *arena, struct err *err)
 {
@@ -99,6 +118,8 @@ int memory_fit_job(struct memory_fit **fit, struct job *job,
     }
     asked.job = job;
     if (fit_prefetch(&fits, job, &kept, request, err) < 0)
+        return -1;
+    if (early_layers_are_open(job) && fit_early(job, request, err) < 0)
         return -1;
     if (!is_chosen(job))
         return 0;

@@ -64,8 +64,7 @@ static int64_t slice_op_ns(void *context, const struct op_shape *shape)
 static int64_t slice_collective_ns(void *context, const struct op_shape *shape)
 {
     const struct slice_prices *p = context;
-    struct group_shape group =
-        collective_group(p->prices.cluster, &p->mesh, 0, shape->attributes.axis);
+    struct group_shape group = price_group(&p->prices, &p->mesh, 0, shape->attributes.axis);
 
     return price_collective(&p->prices, &group, shape).ns;
 }
@@ -82,9 +81,27 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
         cluster_n_devices(cluster) < mesh_world_size(mesh))
         return;
     p->prices = (struct prices){ .cluster = cluster,
+                                 .node_ranks = job_node_ranks(job),
                                  .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
     p->mesh = *mesh;
     *times = (struct slice_times){ slice_op_ns, slice_collective_ns, p };
+}
+
+static bool slices_by_prices(const struct job *job)
+{
+    return job->parallel.overlap != JOB_OVERLAP_NONE && job_has_overlap(job);
+}
+
+static bool gathers_by_prices(const struct job *job)
+{
+    return job->parallel.zero && job->parallel.dp > 1 && job->parallel.prefetch < 0;
+}
+
+bool programs_go_by_prices(const struct job *job)
+{
+    return slices_by_prices(job) || gathers_by_prices(job) ||
+           (job->parallel.pp > 1 && compile_recomputes_as_said(job) &&
+            (job->memory.recompute_early < 0 || job->memory.recompute_early_chosen));
 }
 
 /* Whether slices that prices have chosen need more of the device's memory than the job may take. */
@@ -132,9 +149,9 @@ int programs_compile_by_length(struct programs_by_length *programs,
     /* Programs of several lengths have one order of ops. */
     if (programs->n_shorter)
         options.overlap.kind = OVERLAP_NONE;
-    if (options.overlap.kind != OVERLAP_NONE && job_has_overlap(job))
+    if (options.overlap.kind != OVERLAP_NONE && slices_by_prices(job))
         time_slices(&options.overlap.times, job, &options.mesh, arena);
-    if (job->parallel.zero && job->parallel.dp > 1 && options.ahead.n_ahead < 0)
+    if (gathers_by_prices(job))
         time_slices(&options.ahead.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;

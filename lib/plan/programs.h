@@ -8,6 +8,10 @@
 #include "kernels/kernels.h"
 #include "model/compile_job.h"
 
+/* Whether ops are ordered by the prices of a cluster that the job names, which all ranks must then
+ * have alike: slices, weights that are gathered ahead, layers that are recomputed early. */
+bool programs_go_by_prices(const struct job *job);
+
 /* Whose program: of a resolved job's pipeline rank, for these kernels. */
 struct programs_request {
     const struct job *job;

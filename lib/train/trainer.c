@@ -189,20 +189,19 @@ static int check_same_job(struct trainer *t, struct err *err)
     return status;
 }
 
-/* By which slices of collectives are chosen and ordered. */
+/* By which slices of collectives are chosen and ordered, and what is done ahead. */
 static int check_same_prices(struct trainer *t, struct err *err)
 {
     const struct job *job = t->job;
     struct str text = { 0 };
 
-    if (!job_has_overlap(job) || job->parallel.overlap == JOB_OVERLAP_NONE ||
-        (!job->cluster && !job->searched.cluster))
+    if (!programs_go_by_prices(job) || (!job->cluster && !job->searched.cluster))
         return 0;
     memory_cluster_text(job, &text);
     int status =
         consistency_text(t, "the cluster with its tables", str_text(&text),
-                         "copy the file of cluster and that of its tables to all hosts, or set "
-                         "parallel.overlap: none",
+                         "copy the file of cluster and that of its tables to all hosts, or leave "
+                         "the key cluster out",
                          err);
     str_release(&text);
     return status;

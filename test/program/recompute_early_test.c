@@ -182,23 +182,53 @@ static int64_t step_of(enum pipeline_kind kind, int pp, int m, int n_early, cons
     return step.ns;
 }
 
-/* Of one micro-batch each stage but the last recomputes so many layers while it waits; of many, in
- * 1f1b, as long as the bubble is. */
+/* Of one micro-batch each stage but the last recomputes this number of layers while it waits, and
+ * the last keeps them; of many, in 1f1b, as long as the bubble is, and, as the last one needs less
+ * time for each micro-batch, for up to one more forward. */
 static void test_hides(void **state)
 {
-    static const int64_t costs[3] = { 100, 30, 170 }; /* f, r of a layer, b */
-    int64_t f = costs[0], r = costs[1], b = costs[2];
+    static const int64_t list[][3] = { /* f, r of a layer, b */
+                                       { 100, 30, 170 },
+                                       { 50, 30, 170 },
+                                       { 200, 30, 90 }
+    };
 
     (void)state;
-    for (int pp = 2; pp <= RANKS_MAX; pp++)
-        for (int n = 0; n <= LAYERS; n++) {
-            int64_t all = LAYERS * r;
+    for (int i = 0; i < 3; i++)
+        for (int pp = 2; pp <= RANKS_MAX; pp++)
+            for (int n = 0; n <= LAYERS; n++) {
+                int64_t f = list[i][0], r = list[i][1], b = list[i][2], all = LAYERS * r;
 
-            assert_int_equal(step_of(PIPELINE_1F1B, pp, 1, n, costs),
-                             pp * (f + b) + all + (pp - 1) * (LAYERS - n) * r);
-            assert_int_equal(step_of(PIPELINE_1F1B, pp, 2 * pp, n, costs),
-                             (3 * pp - 1) * (f + all + b) - (pp - 1) * n * r);
-        }
+                assert_int_equal(step_of(PIPELINE_1F1B, pp, 1, n, list[i]),
+                                 pp * (f + b + (LAYERS - n) * r));
+                assert_int_equal(step_of(PIPELINE_1F1B, pp, 2 * pp, n, list[i]),
+                                 (3 * pp - 1) * (f + all + b) - pp * n * r - min_i64(2 * n * r, f));
+            }
+}
+
+/* Only where its backward follows its forward at once does the last stage keep layers. */
+static void test_last_stage_keeps(void **state)
+{
+    static const struct {
+        enum pipeline_kind kind;
+        bool keeps;
+    } ways[] = { { PIPELINE_1F1B, true }, { PIPELINE_GPIPE, false }, { PIPELINE_ZB_H1, false } };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct model_spec spec = tiny_spec("llama");
+        struct compile_train way = way_of(&spec, ways[i].kind, RECOMPUTE_KIND_FULL, LAYERS);
+        int n_recomputed = 0;
+        struct fleet f;
+
+        fleet_open(&f, "llama", &way, 2);
+        for (int k = 0; k < f.stages[1].n_functions; k++)
+            for (int j = 0; j < f.stages[1].functions[k].n_ops; j++)
+                n_recomputed += f.stages[1].functions[k].ops[j].phase == PHASE_R &&
+                                f.stages[1].functions[k].ops[j].layer >= 0;
+        assert_true(ways[i].keeps == !n_recomputed);
+        fleet_close(&f);
+    }
 }
 
 int main(void)
@@ -207,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_moves),
         cmocka_unit_test(test_moves_no_gathers),
         cmocka_unit_test(test_hides),
+        cmocka_unit_test(test_last_stage_keeps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
