@@ -61,9 +61,9 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
                       int64_t n_bytes);
 
 /*
- * The same among `members` ranks of a group, and then of sums across such, of which each has one for
- * each of its ranks; and a gather across, then among the members (run/collective_nodes.c). They are
- * most often the group's ranks of a node, else a part of these, or those of several nodes.
+ * The same among `members` ranks of a group, and then of sums across such, of which each has one
+ * for each of its ranks; and a gather across, then among the members (run/collective_nodes.c). They
+ * are most often the group's ranks of a node, else a part of these, or those of several nodes.
  * wide_bytes: of the sums, n_bytes where they are no wider.
  */
 int64_t sum_by_node_ns(const struct cluster *cluster, const struct group_shape *group,

@@ -296,50 +296,6 @@ static void test_sums(void **state)
     arena_release(&f.arena);
 }
 
-/* Sums by node are fewer bytes between nodes; of one node, and of what a library adds or gathers,
- * nothing changes. */
-static void test_sums_by_node(void **state)
-{
-    struct fixture f;
-    struct mesh two_nodes = mesh_data_parallel(16), one_node = mesh_data_parallel(8);
-    struct op_shape op = { .kind = OP_REDUCE_SCATTER };
-    struct err err;
-
-    (void)state;
-    open_fixture(&f);
-    if (cluster_read(&f.cluster, "dgx-h100", &f.arena, &err))
-        fail_msg("%s", err.text);
-    op.in[OPS_FIRST] =
-        (struct tensor){ .rows = 1, .cols = 1 << 24, .stride = 1 << 24, .dtype = DTYPE_F32 };
-    op.out[OPS_FIRST] =
-        (struct tensor){ .rows = 1, .cols = 1 << 20, .stride = 1 << 20, .dtype = DTYPE_F32 };
-    struct group_shape two = collective_group(&f.cluster, &two_nodes, 0, AXIS_DP);
-    struct group_shape one = collective_group(&f.cluster, &one_node, 0, AXIS_DP);
-    int64_t at_once = price_collective(&f.prices, &two, &op).ns;
-    int64_t in_one = price_collective(&f.prices, &one, &op).ns;
-    f.prices.node_ranks = 8;
-    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
-    one = price_group(&f.prices, &one_node, 0, AXIS_DP);
-    int64_t by_node = price_collective(&f.prices, &two, &op).ns;
-    assert_true(by_node < at_once * 2 / 3);
-    assert_int_equal(price_collective(&f.prices, &one, &op).ns, in_one);
-    f.prices.fast_reductions = true;
-    int64_t fast = price_collective(&f.prices, &two, &op).ns;
-    two.members = 0;
-    assert_int_equal(price_collective(&f.prices, &two, &op).ns, fast);
-    f.prices.fast_reductions = false;
-    /* By what is executed, not by the cluster's nodes: pairs save some, and both nodes nothing. */
-    f.prices.node_ranks = 2;
-    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
-    assert_int_equal(two.members, 2);
-    int64_t by_pairs = price_collective(&f.prices, &two, &op).ns;
-    assert_true(by_pairs > by_node && by_pairs < at_once);
-    f.prices.node_ranks = 16;
-    two = price_group(&f.prices, &two_nodes, 0, AXIS_DP);
-    assert_int_equal(price_collective(&f.prices, &two, &op).ns, at_once);
-    arena_release(&f.arena);
-}
-
 /* Ranks that share a kv head give it to each other alone: as many bytes as among these alone. */
 static void test_shared_heads(void **state)
 {
@@ -600,8 +556,7 @@ int main(void)
         cmocka_unit_test(test_shared_heads),  cmocka_unit_test(test_measured_exchanges),
         cmocka_unit_test(test_lateness),      cmocka_unit_test(test_ranks_share_a_node),
         cmocka_unit_test(test_host_ops),      cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_sums_by_node),  cmocka_unit_test(test_newton_schulz),
-        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_newton_schulz), cmocka_unit_test(test_fp8),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
