@@ -1,7 +1,7 @@
 /*
  * gradient_norm.cu - the gradients' norm, with the bits of the CPU's
  *
- * lib/kernels/cpu/optimizer.c says which IEEE operations in which order; here the same ones are
+ * lib/kernels/cpu/gradient_norm.c says which IEEE operations in which order; here the same ones are
  * spread over threads.
  *
  *   sumsq          16 threads take the 16 lanes of a block of OPS_NORM_BLOCK elements, and add them

@@ -1,7 +1,7 @@
 /*
  * optimizer_blocks.cu - Lion, SGD, Cadam, and AdamW on 8-bit states, with the bits of the CPU's
  *
- * lib/kernels/cpu/optimizer_blocks.c says which IEEE operations in which order; here the same ones
+ * lib/kernels/cpu/optimizer.c says which IEEE operations in which order; here the same ones
  * are spread over threads. A thread block takes OPS_NORM_BLOCK elements, which have one decay, four
  * side by side a thread and turn, so that two warps have the OPS_STATE_BLOCK elements that share a
  * scale. dtypes of operands are read at run time: branches on them are the same for all threads,

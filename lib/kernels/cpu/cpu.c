@@ -81,6 +81,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_dropout(table);
     cpu_register_limit_choices(table);
     cpu_register_lora(table);
+    cpu_register_gradient_norm(table);
     cpu_register_optimizer(table);
     cpu_register_muon(table);
     cpu_register_compress(table);

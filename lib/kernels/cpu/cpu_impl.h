@@ -119,6 +119,7 @@ void cpu_register_attention_received(struct kernels_backend *table);
 void cpu_register_top_k(struct kernels_backend *table);
 void cpu_register_low_rank(struct kernels_backend *table);
 void cpu_register_low_rank_basis(struct kernels_backend *table);
+void cpu_register_gradient_norm(struct kernels_backend *table);
 void cpu_register_optimizer(struct kernels_backend *table);
 void cpu_register_muon(struct kernels_backend *table);
 

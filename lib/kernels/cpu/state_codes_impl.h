@@ -1,0 +1,60 @@
+/*
+ * state_codes_impl.h - optimizer states of 8 and 16 bits with a scale, to floats and back
+ *
+ * At most OPS_STATE_BLOCK elements at a time, in loops of their own, since they are what bounds an
+ * update of such states. There is a form that compilers vectorise for each instruction set, and one
+ * written for AVX-512 (state_codes_avx512.c), with equal bits.
+ */
+#ifndef KERNELS_CPU_STATE_CODES_IMPL_H
+#define KERNELS_CPU_STATE_CODES_IMPL_H
+
+#include "kernels/cpu/cpu_impl.h"
+#include "ops/state_codes.h"
+
+/* The exponent and 7 bits of the mantissa of a number from 0 to 1: at most one edge between two
+ * values has it, and those below CODE_KEYS_FROM are below all edges. */
+#define CODE_KEY_SHIFT 16
+enum { CODE_KEYS_FROM = 13300, CODE_KEYS = 0x3f80 - CODE_KEYS_FROM + 1 };
+
+/* Exponents of floats from 2^-24, which is below all edges, to 1; decades of values, 0 being one */
+enum { CODE_EXPONENTS_FROM = 127 - 24, CODE_EXPONENTS = 32, CODE_DECADES = 8 };
+
+struct code_map {
+    _Alignas(64) float values[STATE_CODES_UNSIGNED]; /* by code */
+    /* Of a magnitude: above it is the next one. The last: infinite. */
+    float edges[STATE_CODES_UNSIGNED];
+
+    /*
+     * Values of a decade are evenly spaced, so a magnitude's number among the values is about
+     * slope * magnitude + offset of its decade, but at most the decade's last: that or one more.
+     * The decade is decades[e] of the exponent's number e, or the next one if it is above
+     * decade_edges[e].
+     */
+    int32_t decades[CODE_EXPONENTS];
+    float decade_edges[CODE_EXPONENTS];
+    float slopes[2 * CODE_DECADES], offsets[2 * CODE_DECADES], last[2 * CODE_DECADES];
+
+    int n;                    /* values that are not negative */
+    int32_t below[CODE_KEYS]; /* edges of lower keys */
+};
+
+/* Of m, or of v. */
+void code_map_build(struct code_map *map, bool is_signed);
+
+/* n: elements, at most OPS_STATE_BLOCK. */
+struct state_codec {
+    /* What codes, or words of fp16, stand for: times the scale. */
+    void (*decode)(const struct code_map *map, const uint8_t *codes, int n, float scale, float *to);
+    void (*from_fp16)(const uint16_t *words, int n, float scale, float *to);
+    /* divisor: what the code of 1 stands for. */
+    void (*encode)(const struct code_map *map, const float *x, int n, float divisor,
+                   uint8_t *codes);
+    /* x * inverse, within OPS_FP16_FULL. */
+    void (*to_fp16)(const float *x, int n, float inverse, uint16_t *words);
+};
+
+const struct state_codec *state_codec_of(enum cpu_isa isa);
+
+extern const struct state_codec state_codec_avx512; /* state_codes_avx512.c */
+
+#endif
