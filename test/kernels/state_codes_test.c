@@ -1,6 +1,7 @@
 /*
  * state_codes_test.c - codes of 8-bit states: every instruction set has the nearest value's code,
- * just below, at and just above each edge, and gives back what the code stands for
+ * just below, at and just above each edge, and gives back what the code stands for; fp16, the
+ * numbers that round bf16, and weights that are written past the caches
  */
 #include <math.h>
 #include <setjmp.h>
@@ -160,21 +161,65 @@ static void all_words(void **state)
         }
 }
 
+/* What rounds states of bf16: the halves of rng_philox's words; counters cross 32 bits. */
+static void noise_is_philox(void **state)
+{
+    static const uint64_t lows[] = { 0, 77, 0xffffffc0u, 0x123456789abcdef0u };
+    struct noise noise;
+
+    (void)state;
+    for (int isa = 0; isa < n_isas(); isa++)
+        for (int k = 0; k < 4; k++) {
+            uint64_t key = 0xfedcba9876543210u, high = 0x1122334455667788u;
+
+            state_codec_of((enum cpu_isa)isa)->make_noise(&noise, key, high, lows[k]);
+            for (int i = 0; i < OPS_STATE_BLOCK; i++) {
+                struct rng_block block = rng_philox(key, lows[k] + (uint64_t)i / 2, high);
+                int shift = i % 2 * 16;
+
+                assert_int_equal(noise.master[i], block.word[0] >> shift & 0xffff);
+                assert_int_equal(noise.m[i], block.word[1] >> shift & 0xffff);
+                assert_int_equal(noise.v[i], block.word[2] >> shift & 0xffff);
+            }
+        }
+}
+
+/* Whole lines, as bf16_from_float rounds: all upper halves, NaN among them. */
+static void streamed_words(void **state)
+{
+    _Alignas(64) uint16_t words[OPS_STATE_BLOCK];
+    float x[OPS_STATE_BLOCK];
+
+    (void)state;
+    for (int isa = 0; isa < n_isas(); isa++)
+        for (uint32_t high = 0; high < 0x10000 && state_codec_of((enum cpu_isa)isa)->stream_bf16;
+             high += OPS_STATE_BLOCK / 4) {
+            for (uint32_t i = 0; i < OPS_STATE_BLOCK; i++) {
+                static const uint32_t lower[] = { 0, 0x7fff, 0x8000, 0x8001 };
+                uint32_t bits = (high + i / 4) << 16 | lower[i % 4];
+
+                memcpy(&x[i], &bits, sizeof bits);
+            }
+            state_codec_of((enum cpu_isa)isa)->stream_bf16(x, OPS_STATE_BLOCK, words);
+            for (int i = 0; i < OPS_STATE_BLOCK; i++)
+                assert_int_equal(words[i], bf16_from_float(x[i]));
+        }
+}
+
 static int build_maps(void **state)
 {
     (void)state;
-    code_map_build(&maps[0], false);
-    code_map_build(&maps[1], true);
+    code_map_build(&maps[0], false, true);
+    code_map_build(&maps[1], true, true);
     return 0;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(around_edges),
-        cmocka_unit_test(anywhere),
-        cmocka_unit_test(special_numbers),
-        cmocka_unit_test(all_words),
+        cmocka_unit_test(around_edges),    cmocka_unit_test(anywhere),
+        cmocka_unit_test(special_numbers), cmocka_unit_test(all_words),
+        cmocka_unit_test(noise_is_philox), cmocka_unit_test(streamed_words),
     };
 
     return cmocka_run_group_tests(tests, build_maps, NULL);

@@ -73,6 +73,7 @@ CPU_INLINE float *read_state(const struct update_call *a, enum optimizer_in stat
     return staged;
 }
 
+/* Of magnitudes, but for NaN. */
 CPU_INLINE float largest(const float *x, int n)
 {
     float lanes[SUM_LANES] = { 0 };
@@ -83,6 +84,7 @@ CPU_INLINE float largest(const float *x, int n)
             lanes[l] = fabsf(x[i + l]) > lanes[l] ? fabsf(x[i + l]) : lanes[l];
     for (; i < n; i++)
         lanes[0] = fabsf(x[i]) > lanes[0] ? fabsf(x[i]) : lanes[0];
+#pragma GCC unroll 8
     for (int half = SUM_LANES / 2; half > 0; half /= 2)
         for (int l = 0; l < half; l++)
             lanes[l] = lanes[l + half] > lanes[l] ? lanes[l + half] : lanes[l];
@@ -239,12 +241,29 @@ CPU_INLINE void read_all(const struct update_call *a, struct state_chunk *c)
         c->v = read_state(a, OPTIMIZER_V, OPTIMIZER_V_SCALE, a->v_map, c, c->staged[3]);
 }
 
+#define STREAMED_BYTES ((int64_t)4 << 20) /* a weight larger than this leaves the caches anyway */
+
+CPU_INLINE void write_weight(const struct update_call *a, const struct state_chunk *c)
+{
+    const struct tensor *weight = &a->op->out[OPTIMIZER_WEIGHT];
+    uint16_t *words = (uint16_t *)weight->data + c->first;
+
+    if (!is_bf16(weight))
+        write_chunk(weight, c, c->p, NULL);
+    else if (a->op->attributes.half_away)
+        write_upper(weight, c, c->p);
+    else if (a->codec->stream_bf16 && a->n * (int64_t)sizeof *words >= STREAMED_BYTES &&
+             is_dense(weight) && c->n == OPS_STATE_BLOCK && (uintptr_t)words % 64 == 0)
+        a->codec->stream_bf16(c->p, c->n, words);
+    else
+        write_chunk(weight, c, c->p, NULL);
+}
+
 /* noise: NULL where nothing is rounded stochastically. */
 CPU_INLINE void write_all(const struct update_call *a, const struct state_chunk *c,
                           const struct noise *noise)
 {
     const struct op_shape *op = a->op;
-    const struct tensor *weight = &op->out[OPTIMIZER_WEIGHT];
 
     if (tensor_given(&op->in[OPTIMIZER_LOW])) {
         write_upper(&op->in[OPTIMIZER_MASTER], c, c->p);
@@ -252,10 +271,8 @@ CPU_INLINE void write_all(const struct update_call *a, const struct state_chunk 
     } else {
         write_chunk(&op->in[OPTIMIZER_MASTER], c, c->p, noise ? noise->master : NULL);
     }
-    if (tensor_given(weight) && op->attributes.half_away && is_bf16(weight))
-        write_upper(weight, c, c->p);
-    else if (tensor_given(weight))
-        write_chunk(weight, c, c->p, NULL);
+    if (tensor_given(&op->out[OPTIMIZER_WEIGHT]))
+        write_weight(a, c);
     write_state(a, OPTIMIZER_M, OPTIMIZER_M_SCALE, a->m_map, c, c->m, noise ? noise->m : NULL);
     if (tensor_given(&op->in[OPTIMIZER_V]))
         write_state(a, OPTIMIZER_V, OPTIMIZER_V_SCALE, a->v_map, c, c->v, noise ? noise->v : NULL);
@@ -277,7 +294,7 @@ CPU_INLINE void norm_block(const struct update_call *a, int64_t block)
         read_all(a, &c);
         update_floats(a, &c, decay);
         if (is_rounded)
-            make_noise(&noise, a->key, a->high, ops_rounding_low(place, c.first - begin));
+            a->codec->make_noise(&noise, a->key, a->high, ops_rounding_low(place, c.first - begin));
         write_all(a, &c, is_rounded ? &noise : NULL);
     }
 }
@@ -333,8 +350,8 @@ static void optimizer_run(struct kernels *kernels, const struct kernel_call *cal
         return;
     a.codec = state_codec_of(isa);
     if (op->in[OPTIMIZER_M].dtype == DTYPE_U8) {
-        code_map_build(&maps[0], true);
-        code_map_build(&maps[1], false);
+        code_map_build(&maps[0], true, a.codec->has_keys);
+        code_map_build(&maps[1], false, a.codec->has_keys);
         a.m_map = &maps[0];
         a.v_map = &maps[1];
     }
@@ -344,8 +361,8 @@ static void optimizer_run(struct kernels *kernels, const struct kernel_call *cal
 
 void cpu_register_optimizer(struct kernels_backend *table)
 {
-    static const enum op_kind kinds[] = { OP_ADAMW, OP_LION, OP_SGD, OP_CADAM };
-
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        table->entries[kinds[i]] = (struct kernel_entry){ .run = optimizer_run };
+    table->entries[OP_ADAMW] = (struct kernel_entry){ .run = optimizer_run };
+    table->entries[OP_LION] = (struct kernel_entry){ .run = optimizer_run };
+    table->entries[OP_SGD] = (struct kernel_entry){ .run = optimizer_run };
+    table->entries[OP_CADAM] = (struct kernel_entry){ .run = optimizer_run };
 }

@@ -14,8 +14,8 @@ struct noise {
     uint32_t master[OPS_STATE_BLOCK], m[OPS_STATE_BLOCK], v[OPS_STATE_BLOCK];
 };
 
-/* rng_philox at counters low, low + 1, ... */
-CPU_INLINE void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
+/* Of OPS_STATE_BLOCK elements: rng_philox at counters low, low + 1, ... */
+CPU_INLINE void make_noise_body(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
 {
     INDEPENDENT_TURNS
     for (int i = 0; i < NOISE_PAIRS; i++) {

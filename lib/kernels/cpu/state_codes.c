@@ -70,7 +70,7 @@ static void build_decades(struct code_map *map)
     }
 }
 
-void code_map_build(struct code_map *map, bool is_signed)
+void code_map_build(struct code_map *map, bool is_signed, bool has_keys)
 {
     const float *values = is_signed ? signed_values : unsigned_values;
     int n = is_signed ? STATE_CODES_SIGNED : STATE_CODES_UNSIGNED;
@@ -80,7 +80,8 @@ void code_map_build(struct code_map *map, bool is_signed)
         map->values[k] = k < n ? values[k] : -values[STATE_CODES_UNSIGNED - k];
     for (int k = 0; k < STATE_CODES_UNSIGNED; k++)
         map->edges[k] = k + 1 < n ? STATE_CODES_EDGE(values[k], values[k + 1]) : INFINITY;
-    build_keys(map);
+    if (has_keys)
+        build_keys(map);
     build_decades(map);
 }
 
@@ -166,8 +167,14 @@ CPU_INLINE void to_fp16_body(const float *x, int n, float inverse, uint16_t *wor
     { \
         to_fp16_body(x, n, inverse, words); \
     } \
-    static const struct state_codec codec_##isa = { decode_##isa, from_fp16_##isa, encode_##isa, \
-                                                    to_fp16_##isa }
+    target static void make_noise_##isa(struct noise *noise, uint64_t key, uint64_t high, \
+                                        uint64_t low) \
+    { \
+        make_noise_body(noise, key, high, low); \
+    } \
+    static const struct state_codec codec_##isa = { decode_##isa,  from_fp16_##isa,  encode_##isa, \
+                                                    to_fp16_##isa, make_noise_##isa, NULL, \
+                                                    true }
 
 OF_ISA(, plain);
 OF_ISA(CPU_TARGET_AVX2, avx2);

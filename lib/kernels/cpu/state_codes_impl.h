@@ -8,7 +8,7 @@
 #ifndef KERNELS_CPU_STATE_CODES_IMPL_H
 #define KERNELS_CPU_STATE_CODES_IMPL_H
 
-#include "kernels/cpu/cpu_impl.h"
+#include "kernels/cpu/rounding_impl.h"
 #include "ops/state_codes.h"
 
 /* The exponent and 7 bits of the mantissa of a number from 0 to 1: at most one edge between two
@@ -30,7 +30,7 @@ struct code_map {
      * The decade is decades[e] of the exponent's number e, or the next one if it is above
      * decade_edges[e].
      */
-    int32_t decades[CODE_EXPONENTS];
+    _Alignas(64) int32_t decades[CODE_EXPONENTS];
     float decade_edges[CODE_EXPONENTS];
     float slopes[2 * CODE_DECADES], offsets[2 * CODE_DECADES], last[2 * CODE_DECADES];
 
@@ -38,8 +38,8 @@ struct code_map {
     int32_t below[CODE_KEYS]; /* edges of lower keys */
 };
 
-/* Of m, or of v. */
-void code_map_build(struct code_map *map, bool is_signed);
+/* Of m, or of v. below, which takes the longest, only where has_keys. */
+void code_map_build(struct code_map *map, bool is_signed, bool has_keys);
 
 /* n: elements, at most OPS_STATE_BLOCK. */
 struct state_codec {
@@ -51,6 +51,12 @@ struct state_codec {
                    uint8_t *codes);
     /* x * inverse, within OPS_FP16_FULL. */
     void (*to_fp16)(const float *x, int n, float inverse, uint16_t *words);
+    /* What states of bf16 are rounded by. */
+    void (*make_noise)(struct noise *noise, uint64_t key, uint64_t high, uint64_t low);
+    /* To nearest bf16, past the caches: for memory that is not read soon. Whole lines of 64 bytes
+     * alone: n is a multiple of 32, words of 64. NULL: there is none. */
+    void (*stream_bf16)(const float *x, int n, uint16_t *words);
+    bool has_keys; /* encode reads a map's below */
 };
 
 const struct state_codec *state_codec_of(enum cpu_isa isa);
