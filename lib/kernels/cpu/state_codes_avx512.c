@@ -241,7 +241,8 @@ static void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_
         uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
 
         for (int v = 0; v < NOISE_GROUP; v++) {
-            c0[v] = _mm512_add_epi64(_mm512_set1_epi64((int64_t)low + i + 8 * v), places);
+            c0[v] =
+                _mm512_add_epi64(_mm512_set1_epi64((int64_t)(low + (uint64_t)(i + 8 * v))), places);
             c1[v] = _mm512_srli_epi64(c0[v], 32);
             c2[v] = _mm512_set1_epi64((int64_t)high);
             c3[v] = _mm512_srli_epi64(c2[v], 32);
