@@ -466,7 +466,7 @@ static int find_of_layer(struct keep_front *front, const struct keep_sets_reques
     struct finding_sets f = { .request = r,
                               .job = &job,
                               .layer = layer,
-                              .prices = { .cluster = &view },
+                              .prices = { .cluster = &view, .node_ranks = job_node_ranks(&job) },
                               .front = front,
                               .arena = arena };
     const struct compile_watch watch = { after_pass, &f };

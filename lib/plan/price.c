@@ -38,6 +38,17 @@ const char *price_source_name(enum price_source source)
     return names[source];
 }
 
+struct prices prices_of_job(const struct job *job, const struct cluster *cluster)
+{
+    return (struct prices){ .cluster = cluster,
+                            .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
+                            .has_graphs = true,
+                            .node_ranks = job_node_ranks(job),
+                            .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST,
+                            .link_rate = job->memory.link_rate,
+                            .file_rate = job->memory.file_rate };
+}
+
 struct formula price_longer(double flop_ns, double byte_ns)
 {
     return (struct formula){ fmax(flop_ns, byte_ns), 1,

@@ -16,6 +16,7 @@
 #define PLAN_PRICE_H
 
 #include "config/cluster.h"
+#include "config/job.h"
 #include "ops/ops.h"
 #include "plan/collective_cost.h"
 #include "plan/price_table.h"
@@ -64,6 +65,9 @@ struct prices {
      * host, and its storage. */
     double link_rate, file_rate;
 };
+
+/* Those of a job's steps: all ranks of a node compute, and sums go as run has them. */
+struct prices prices_of_job(const struct job *job, const struct cluster *cluster);
 
 /*
  * Of an op that is no collective: a kernel, a copy between the memories of device and host, or an

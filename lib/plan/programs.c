@@ -80,9 +80,7 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
     if (!memory_known_cluster(cluster, job, arena) ||
         cluster_n_devices(cluster) < mesh_world_size(mesh))
         return;
-    p->prices = (struct prices){ .cluster = cluster,
-                                 .node_ranks = job_node_ranks(job),
-                                 .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
+    p->prices = prices_of_job(job, cluster);
     p->mesh = *mesh;
     *times = (struct slice_times){ slice_op_ns, slice_collective_ns, p };
 }

@@ -215,15 +215,8 @@ static struct pricing pricing_of(const struct job *job, const struct cluster *cl
 {
     struct pricing p = { .job = job, .mesh = job_mesh(job), .arena = arena };
 
-    p.prices =
-        (struct prices){ .cluster = cluster,
-                         .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
-                         .busy = busy,
-                         .has_graphs = true,
-                         .node_ranks = job_node_ranks(job),
-                         .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST,
-                         .link_rate = job->memory.link_rate,
-                         .file_rate = job->memory.file_rate };
+    p.prices = prices_of_job(job, cluster);
+    p.prices.busy = busy;
     p.stride = mesh_stride(&p.mesh, AXIS_PP);
     return p;
 }

@@ -84,6 +84,7 @@ static struct search_row find_recomputed(const char *text, int64_t memory)
     make_cluster(&f, 2, 2, memory);
     f.job.search.memory_share = 1;
     f.job.search.within = 0;
+    f.job.memory.recompute_early = 0; /* auto is chosen behind the search, of what is left */
     if (search_job(&result, &f.job, 2, 50, &f.cluster, f.kernels, NULL, &f.arena, &err))
         fail_msg("%s", err.text);
     struct search_row row = result.rows[0];
