@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "cmd.h"
+#include "progress/status_file.h"
+#include "report/run_watch.h"
 #include "report/table.h"
 #include "report_plan.h"
 #include "report_summary.h"
@@ -178,6 +180,44 @@ void report_close(struct report *report)
 
 /* ---- JSON ---- */
 
+/*
+ * "measured_memory": the peaks of the ranks' processes, as the run's status has them, and the most
+ * that was in use of rank 0's GPU; nothing of runs that have neither.
+ */
+static void add_measured_memory(const struct report_run *run, cJSON *json, struct arena *arena)
+{
+    const double *gpu = run_table_find(&run->log.steps, "gpu_memory_bytes");
+    struct run_watch watch;
+    struct err ignored;
+    cJSON *ranks = cJSON_CreateArray();
+    double most = 0;
+
+    if (run_watch_read(&watch, run->folder, status_now(), arena, &ignored) < 0)
+        watch.n_listed = 0;
+    for (int i = 0; i < watch.n_listed; i++) {
+        const struct watch_rank *r = &watch.ranks[i];
+
+        if (r->peak_bytes <= 0)
+            continue;
+        cJSON *rank = cJSON_CreateObject();
+        cJSON_AddNumberToObject(rank, "rank", r->rank);
+        if (*r->host)
+            cJSON_AddStringToObject(rank, "host", r->host);
+        cJSON_AddNumberToObject(rank, "peak_bytes", (double)r->peak_bytes);
+        cJSON_AddItemToArray(ranks, rank);
+    }
+    for (int i = 0; gpu && i < run->log.steps.n_rows; i++)
+        most = gpu[i] > most ? gpu[i] : most;
+    if (!cJSON_GetArraySize(ranks) && most <= 0) {
+        cJSON_Delete(ranks);
+        return;
+    }
+    cJSON *measured = cJSON_AddObjectToObject(json, "measured_memory");
+    cJSON_AddItemToObject(measured, "ranks", ranks);
+    if (most > 0)
+        cJSON_AddNumberToObject(measured, "gpu_bytes", most);
+}
+
 static cJSON *run_json(const struct report_run *run, const struct run_json_options *options,
                        struct arena *arena)
 {
@@ -186,6 +226,7 @@ static cJSON *run_json(const struct report_run *run, const struct run_json_optio
     cJSON_AddStringToObject(json, "name", run->name);
     cJSON_AddStringToObject(json, "folder", run->folder);
     run_json_add_log(json, &run->log, options);
+    add_measured_memory(run, json, arena);
     run_json_add_scores(json, &run->scores);
     run_json_add_job(json, &run->job);
     if (*run->plan_error.text)

@@ -176,6 +176,32 @@ int64_t status_resident_bytes(pid_t pid)
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
+int64_t status_peak_bytes(pid_t pid)
+{
+    static const char key[] = "VmHWM:";
+    char path[64], line[256];
+    int64_t kib = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *status = fopen(path, "re");
+    if (!status)
+        return 0;
+    while (!kib && fgets(line, sizeof line, status))
+        if (!strncmp(line, key, strlen(key)))
+            kib = strtoll(line + strlen(key), NULL, 10);
+    fclose(status);
+    return kib * 1024;
+}
+
+void status_look_at_memory(struct progress_slot *slot, pid_t pid)
+{
+    int64_t peak = pid ? status_peak_bytes(pid) : 0;
+
+    atomic_store(&slot->resident_bytes, pid ? status_resident_bytes(pid) : 0);
+    if (peak > atomic_load(&slot->peak_bytes))
+        atomic_store(&slot->peak_bytes, peak);
+}
+
 static void add_text(struct str *out, const char *key, const char *text)
 {
     if (!text || !*text)
@@ -200,7 +226,7 @@ static void add_doing(struct str *out, const struct progress_slot *slot)
 void status_add_rank(struct str *out, const struct status_rank *r)
 {
     const struct progress_slot *slot = r->slot;
-    int64_t resident = atomic_load(&slot->resident_bytes);
+    int64_t resident = atomic_load(&slot->resident_bytes), peak = atomic_load(&slot->peak_bytes);
     int micro_batch = atomic_load(&slot->micro_batch), pid = atomic_load(&slot->pid);
     bool is_in_step = atomic_load(&slot->op) >= 0;
 
@@ -217,6 +243,8 @@ void status_add_rank(struct str *out, const struct status_rank *r)
     str_printf(out, ",\"waits\":%s", atomic_load(&slot->waits) ? "true" : "false");
     if (resident > 0)
         str_printf(out, ",\"resident_bytes\":%lld", (long long)resident);
+    if (peak > 0)
+        str_printf(out, ",\"peak_bytes\":%lld", (long long)peak);
     str_printf(out, ",\"heard_s\":%.1f", r->heard_s);
     add_text(out, "gpu", r->gpu);
     str_add_char(out, '}');

@@ -54,11 +54,20 @@ struct status_rank {
 };
 
 /* {"rank":…,"host":…,"pid":…,"state":…,"step":…,"micro_batch":…,"doing":…,"waits":…,
- * "resident_bytes":…,"heard_s":…,"gpu":…}; what is not known is left out. */
+ * "resident_bytes":…,"peak_bytes":…,"heard_s":…,"gpu":…}; what is not known is left out. */
 void status_add_rank(struct str *out, const struct status_rank *rank);
 
 /* Memory of a process that lies in RAM, in bytes; 0: not known. */
 int64_t status_resident_bytes(pid_t pid);
+
+/* The most that it has been (VmHWM of /proc/PID/status); 0: not known. */
+int64_t status_peak_bytes(pid_t pid);
+
+/*
+ * Put both into the slot of a rank that runs as this process; 0: it has ended, which leaves its
+ * peak.
+ */
+void status_look_at_memory(struct progress_slot *slot, pid_t pid);
 
 /* Seconds of Unix time. */
 double status_now(void);

@@ -134,6 +134,7 @@ static void take_ranks(struct run_watch *w, const cJSON *file, double age_s, str
                                   .micro_batch = (int)integer_of(item, "micro_batch", -1),
                                   .step = integer_of(item, "step", 0),
                                   .resident_bytes = integer_of(item, "resident_bytes", 0),
+                                  .peak_bytes = integer_of(item, "peak_bytes", 0),
                                   .heard_s = number_of(item, "heard_s", 0) + age_s,
                                   .waits =
                                       cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "waits")),

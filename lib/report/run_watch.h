@@ -30,6 +30,7 @@ struct watch_rank {
     int rank, micro_batch; /* micro_batch -1: in none */
     int64_t step;
     int64_t resident_bytes;   /* 0: not known */
+    int64_t peak_bytes;       /* the most of it; 0: not known */
     double heard_s;           /* since its last sign of life */
     bool waits;               /* for other ranks */
     const char *host, *state; /* state: running, left, ended */

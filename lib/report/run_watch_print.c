@@ -453,6 +453,7 @@ static void add_json_ranks(cJSON *to, const struct run_watch *w)
         cJSON_AddStringToObject(one, "doing", r->doing);
         cJSON_AddBoolToObject(one, "waits", r->waits);
         add_number(one, "resident_bytes", r->resident_bytes ? (double)r->resident_bytes : NAN);
+        add_number(one, "peak_bytes", r->peak_bytes ? (double)r->peak_bytes : NAN);
         add_number(one, "heard_s", r->heard_s);
         cJSON_AddStringToObject(one, "gpu", r->gpu);
     }

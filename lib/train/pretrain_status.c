@@ -51,7 +51,7 @@ static void add_own_rank(struct run_status_writer *w, struct str *out)
     if (beat != w->beat)
         w->heard_at = now;
     w->beat = beat;
-    atomic_store(&w->slot->resident_bytes, status_resident_bytes(getpid()));
+    status_look_at_memory(w->slot, getpid());
     atomic_store(&w->slot->pid, (int32_t)getpid());
     str_add(out, ",\"ranks\":[");
     status_add_rank(

@@ -19,6 +19,8 @@ expect 'a page in the folder of the run' 0 "^$dir/one/report.html: the page " "$
 expect 'beside the run in a line' 0 '^one +12 +[0-9.]+ +[0-9.]+ ' printf '%s\n' "$output"
 expect 'has all of it' 0 '^1 run, 12 steps drawn of 12, 3 evaluations, [0-9]+ events, 2 stages of memory, [0-9]+ lanes, 0 scores$' \
     check "$dir/one/report.html" "$dir/one"
+expect 'and what both ranks took at most' 0 '"measured_memory":\{"ranks":\[\{"rank":0,"host":"[^"]*","peak_bytes":[0-9]{7,}\},\{"rank":1,' \
+    cat "$dir/one/report.html"
 expect 'a page elsewhere' 0 "^$dir/both.html: the page " "$lmtrain" report "$dir/one" "$dir/two/" --to "$dir/both.html" --device h100-sxm
 expect 'predicted, too' 0 '"predicted":{"step_ns":[1-9]' grep -o '"predicted":{"step_ns":[0-9]*' "$dir/both.html"
 expect 'has all of both' 0 '^2 runs, 24 steps drawn of 24, 6 evaluations, [0-9]+ events, 3 stages of memory, [0-9]+ lanes, 1 scores; differ: .*optimizer.lr' \

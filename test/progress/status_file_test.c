@@ -124,6 +124,7 @@ static void a_rank_as_json(void **state)
     atomic_store(&slot.micro_batch, 1);
     atomic_store(&slot.pid, 99);
     atomic_store(&slot.resident_bytes, 4096);
+    atomic_store(&slot.peak_bytes, 8192);
     progress_publish(&slot, "attention \x01\xff layers.9", true);
     rank.heard_s = 1.25;
     rank.gpu = "GPU 0";
@@ -134,6 +135,7 @@ static void a_rank_as_json(void **state)
     assert_true(number_of(object, "micro_batch") == 1);
     assert_true(number_of(object, "pid") == 99);
     assert_true(number_of(object, "resident_bytes") == 4096);
+    assert_true(number_of(object, "peak_bytes") == 8192);
     assert_string_equal(cJSON_GetObjectItem(object, "doing")->valuestring, "attention ?? layers.9");
     assert_true(cJSON_IsTrue(cJSON_GetObjectItem(object, "waits")));
     assert_string_equal(cJSON_GetObjectItem(object, "gpu")->valuestring, "GPU 0");
@@ -141,6 +143,20 @@ static void a_rank_as_json(void **state)
     str_release(&out);
     assert_true(status_resident_bytes(getpid()) > 100000);
     assert_true(status_resident_bytes(-1) == 0);
+
+    /* What was in memory at most stays when it is given back, and when the process has ended. */
+    size_t n_bytes = (size_t)64 << 20;
+    char *memory = malloc(n_bytes);
+    assert_non_null(memory);
+    memset(memory, 1, n_bytes);
+    status_look_at_memory(&slot, getpid());
+    assert_true(atomic_load(&slot.resident_bytes) >= (int64_t)n_bytes);
+    free(memory);
+    status_look_at_memory(&slot, getpid());
+    int64_t peak = atomic_load(&slot.peak_bytes);
+    assert_true(peak >= (int64_t)n_bytes && peak >= atomic_load(&slot.resident_bytes));
+    status_look_at_memory(&slot, 0);
+    assert_true(atomic_load(&slot.peak_bytes) == peak && !atomic_load(&slot.resident_bytes));
 }
 
 int main(void)

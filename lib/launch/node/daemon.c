@@ -277,8 +277,7 @@ static void look_at_gpus(struct daemon *daemon, double now)
         struct node_rank *rank = &node->ranks[i];
         struct progress_slot *slot = &node->page[i].slot;
         bool has_new_xid = rank_gpu_look(slot, &daemon->gpus);
-        atomic_store(&slot->resident_bytes,
-                     rank->process.running ? status_resident_bytes(rank->process.pid) : 0);
+        status_look_at_memory(slot, rank->process.running ? rank->process.pid : 0);
         uint64_t beat = atomic_load(&slot->beat);
         bool stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
 

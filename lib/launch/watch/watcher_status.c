@@ -43,8 +43,7 @@ void watcher_put_status(struct watcher *w, double now)
         if (beat != w->heard_beats[i])
             w->heard_at[i] = now;
         w->heard_beats[i] = beat;
-        atomic_store(&w->page->places[i].slot.resident_bytes,
-                     status_resident_bytes(w->ranks[i].pid));
+        status_look_at_memory(&w->page->places[i].slot, w->ranks[i].running ? w->ranks[i].pid : 0);
         str_add(&out, i ? "," : "");
         status_add_rank(&out,
                         &(struct status_rank){ .rank = w->ranks[i].world_rank,

@@ -268,13 +268,34 @@ function memoryRows(run) {
   });
 }
 
+// What processes took at most, by the system: with the program, its libraries and data beside what is planned.
+function measuredMemory() {
+  const measured = runs.filter((run) => run.measured_memory);
+  if (!measured.length) return null;
+  const planned = (run, isHost) => Math.max(...(run.memory || []).map((stage) => stage.segments
+    .filter((s) => s.space !== "file" && (s.space !== "device") === isHost).reduce((sum, s) => sum + s.bytes, 0)));
+  const text = (bytes) => (Number.isFinite(bytes) ? bytesText(bytes) : "–");
+  const line = (run) => {
+    const peaks = run.measured_memory.ranks.map((r) => r.peak_bytes), most = run.measured_memory.ranks.find((r) => r.peak_bytes === Math.max(...peaks));
+    return element("tr", {}, runCell(run), element("td", {}, text(planned(run, false))), element("td", {}, text(planned(run, true))),
+      element("td", {}, countText(peaks.length)), element("td", {}, text(Math.min(...peaks))), element("td", {}, text(most && most.peak_bytes)),
+      element("td", { class: "left" }, most ? `rank ${most.rank}${most.host ? ` on ${most.host}` : ""}` : "–"), element("td", {}, text(number(run.measured_memory.gpu_bytes))));
+  };
+  return element("div", { id: "measured-memory" }, element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, element("tr", {}, ["run", "planned on the device", "planned on the host", "ranks measured", "least peak", "largest peak"].map((name) => element("th", {}, name)),
+      element("th", { class: "left" }, "of"), element("th", {}, "GPU in use, rank 0"))),
+    element("tbody", {}, measured.map(line)))),
+  element("p", { class: "note" }, "Peaks are of processes in the host's memory (VmHWM): on a CPU that of the device, with the program, libraries and data beside what is planned. A GPU's is all that is in use on it."));
+}
+
 function addMemorySection(page) {
-  const rows = runs.flatMap(memoryRows), failed = runs.filter((run) => run.plan_error);
-  if (!rows.length && !failed.length) return;
+  const rows = runs.flatMap(memoryRows), failed = runs.filter((run) => run.plan_error), measured = measuredMemory();
+  if (!rows.length && !failed.length && !measured) return;
   const grid = element("div", { class: "grid" }), section = element("section", { id: "memory" },
     element("h2", {}, "Memory", element("small", {}, "of a rank, as planned: allocated at the start, and nothing later")),
     failed.map((run) => element("p", { class: "note bad" }, `${run.name} ${run.memory ? "has no predicted times" : "cannot be planned"}: ${run.plan_error}`)), grid);
   page.append(section);
+  if (measured) section.append(measured);
   if (!rows.length) return;
   const segments = [];
   for (const row of rows) for (const part of Object.keys(row.amounts)) if (!segments.includes(part)) segments.push(part);
