@@ -431,6 +431,7 @@ def len_of_packs(vocab):
     return int(found[1])
 
 
-main()
-print(f"{passed} passed, {failed} failed")
-sys.exit(failed != 0)
+if __name__ == "__main__":
+    main()
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed != 0)
