@@ -106,6 +106,7 @@ void cuda_register_linear(struct kernels_backend *table);
 void cuda_register_linear_fp8(struct kernels_backend *table);
 void cuda_register_fp8_weights(struct kernels_backend *table);
 void cuda_register_expert_linear(struct kernels_backend *table);
+void cuda_register_experts_fp8(struct kernels_backend *table);
 void cuda_register_limit_choices(struct kernels_backend *table);
 void cuda_register_lora(struct kernels_backend *table);
 void cuda_register_head(struct kernels_backend *table);

@@ -26,6 +26,12 @@ static __device__ __forceinline__ int64_t n_across(int64_t n)
     return (n + SIDE - 1) / SIDE;
 }
 
+/* Blocks of one of the matrices of a row of the table. */
+static __device__ __forceinline__ int64_t blocks_of_one(const ops_fp8_matrix *m)
+{
+    return n_across(m->rows) * n_across(m->cols);
+}
+
 static __device__ __forceinline__ int64_t begin_of(const weight_rounding &r)
 {
     return r.begin ? *r.begin : 0;
@@ -37,7 +43,7 @@ static __device__ __forceinline__ const ops_fp8_matrix *matrix_at(const weight_r
     for (int i = 0; i < r.n_matrices; i++) {
         const ops_fp8_matrix *m = &r.matrices[i];
 
-        if (element >= m->first && element < m->first + m->rows * m->cols)
+        if (element >= m->first && element < m->first + m->n * m->rows * m->cols)
             return m;
     }
     return NULL;
@@ -69,12 +75,13 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t block = blockIdx.x, begin = begin_of(r);
     uint32_t own = 0;
 
-    while (block >= m->first_block + n_across(m->rows) * n_across(m->cols))
+    while (block >= m->first_block + m->n * blocks_of_one(m))
         m++;
     int64_t across = n_across(m->cols), number = block - m->first_block;
-    int64_t row = number / across * SIDE, col = number % across * SIDE;
+    int64_t first_row = number / blocks_of_one(m) * m->rows;
+    int64_t row = number % blocks_of_one(m) / across * SIDE, col = number % across * SIDE;
     for (int64_t i = threadIdx.x; i < SIDE * SIDE; i += THREADS) {
-        int64_t at = m->first + (row + i / SIDE) * m->cols + col + i % SIDE - begin;
+        int64_t at = m->first + (first_row + row + i / SIDE) * m->cols + col + i % SIDE - begin;
         bool is_in = row + i / SIDE < m->rows && col + i % SIDE < m->cols && at >= 0 && at < r.n;
 
         own = larger(own, is_in ? (uint32_t)(r.x[at] & 0x7fffu) << 16 : 0);
@@ -138,9 +145,10 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t element = m ? begin + i - m->first : 0;
         uint8_t code = 0;
 
-        if (m && element < m->rows * m->cols) {
-            int64_t across = n_across(m->cols);
-            int64_t block = element / m->cols / SIDE * across + element % m->cols / SIDE;
+        if (m && element < m->n * m->rows * m->cols) {
+            int64_t row = element / m->cols, across = n_across(m->cols);
+            int64_t block = row / m->rows * blocks_of_one(m) + row % m->rows / SIDE * across +
+                            element % m->cols / SIDE;
             float scale =
                 e4m3_scale(__float_as_uint(joined[m->first_block + (r.has_one ? 0 : block)]));
             float x = __uint_as_float((uint32_t)r.x[i] << 16);

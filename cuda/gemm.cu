@@ -38,12 +38,13 @@ static const char *const scale_names[4][4] = {
 static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
                       const struct cuda_gemm_shape *s, const struct cuda_gemm_operands *o)
 {
-    snprintf(key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s%s %s",
-             s->a_transposed ? 't' : 'n', s->b_transposed ? 't' : 'n', (long long)s->m,
-             (long long)s->n, (long long)s->k, dtype_name(s->in), dtype_name(s->out),
-             (long long)s->lda, (long long)s->ldb, (long long)s->ldc, alignment_of(o->a),
-             alignment_of(o->b), alignment_of(o->c), alignment_of(o->bias),
-             s->biased ? " biased" : "", scale_names[s->a_scales][s->b_scales], lt->stamp);
+    snprintf(
+        key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s%s%s %s",
+        s->a_transposed ? 't' : 'n', s->b_transposed ? 't' : 'n', (long long)s->m, (long long)s->n,
+        (long long)s->k, dtype_name(s->in), dtype_name(s->out), (long long)s->lda,
+        (long long)s->ldb, (long long)s->ldc, alignment_of(o->a), alignment_of(o->b),
+        alignment_of(o->c), alignment_of(o->bias), s->biased ? " biased" : "",
+        s->a_is_e5m2 ? " e5m2" : "", scale_names[s->a_scales][s->b_scales], lt->stamp);
 }
 
 static struct gpu_product sizes_of(const struct cuda_gemm_shape *s)
@@ -93,9 +94,9 @@ static cudaDataType type_of(enum dtype dtype)
 
 /* rows, cols and ld: as stored, row-major. */
 static cublasStatus_t make_layout(const struct gemm_library *lt, cublasLtMatrixLayout_t *layout,
-                                  enum dtype dtype, int64_t rows, int64_t cols, int64_t ld)
+                                  cudaDataType type, int64_t rows, int64_t cols, int64_t ld)
 {
-    return lt->layout_create(layout, type_of(dtype), (uint64_t)cols, (uint64_t)rows,
+    return lt->layout_create(layout, type, (uint64_t)cols, (uint64_t)rows,
                              rows == 1 ? max_i64(ld, cols) : ld);
 }
 
@@ -104,12 +105,13 @@ static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_ge
     const struct cuda_gemm_shape *s = &gemm->shape;
     int64_t a_rows = s->a_transposed ? s->k : s->m, a_cols = s->a_transposed ? s->m : s->k;
     int64_t b_rows = s->b_transposed ? s->n : s->k, b_cols = s->b_transposed ? s->k : s->n;
-    cublasStatus_t status = make_layout(lt, &gemm->a, s->in, a_rows, a_cols, s->lda);
+    cudaDataType a = s->a_is_e5m2 ? CUDA_R_8F_E5M2 : type_of(s->in);
+    cublasStatus_t status = make_layout(lt, &gemm->a, a, a_rows, a_cols, s->lda);
 
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(lt, &gemm->b, s->in, b_rows, b_cols, s->ldb);
+        status = make_layout(lt, &gemm->b, type_of(s->in), b_rows, b_cols, s->ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
-        status = make_layout(lt, &gemm->c, product_dtype(s), s->m, s->n, product_ld(s));
+        status = make_layout(lt, &gemm->c, type_of(product_dtype(s)), s->m, s->n, product_ld(s));
     return status;
 }
 

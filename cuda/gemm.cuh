@@ -21,8 +21,17 @@
  * of a product of all mantissas as it was.
  *
  * Operands of e4m3 have k a multiple of 128, and n one of 16, as the library wants 16 bytes of all.
- * Sums are fp32's throughout (no fast accumulation), and what the library makes of factors is its
- * own: blockwise the contract's sums to rounding.
+ * Sums are fp32's throughout (no fast accumulation, which scales of blocks do not allow), and what
+ * the library makes of factors is its own: blockwise the contract's sums to rounding. Scales of
+ * blocks come with cuBLAS 12.9, on sm_90 alone, and of squares for one operand at most. What they
+ * require is said by the cuBLAS documentation ("Scaling Factors Layouts"), and checked by others
+ * before they call it: TransformerEngine's transformer_engine/common/gemm/cublaslt_gemm.cu
+ * (CanonicalizeGemmInput) and tests/pytorch/test_float8_blockwise_gemm_exact.py, PyTorch's
+ * aten/src/ATen/native/cuda/ScaledBlas.cpp:
+ *
+ *   lines   n is a multiple of 8; so is m, where a has scales of lines
+ *           scales [k / 128 x lines]: those of one block lie together
+ *   squares scales [lines / 128 x k / 128], whose rows are padded to a multiple of four (16 bytes)
  *
  * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no
  * such product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of
@@ -38,13 +47,14 @@
 
 #include "cuda/cuda.cuh"
 
-/* Factors of operands of e4m3, that undo their scaling (ops/fp8_recipe.h): one of each, or of blocks of
+/* Factors of operands of e4m3 (or e5m2), that undo their scaling (ops/fp8_recipe.h): one of each, or of blocks of
  * 128 along k, of each line or of 128 lines. */
 enum cuda_gemm_scales { GEMM_SCALES_NONE, GEMM_SCALES_ONE, GEMM_SCALES_LINES, GEMM_SCALES_SQUARES };
 
 struct cuda_gemm_shape {
     int64_t m, n, k;
     enum dtype in, out; /* in U8: e4m3, a as stored, b as stored transposed */
+    int a_is_e5m2;      /* with it */
     enum cuda_gemm_scales a_scales, b_scales;
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */

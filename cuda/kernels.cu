@@ -49,6 +49,7 @@ static void register_families(struct kernels_backend *table)
         cuda_register_dispatch,
         cuda_register_linear,
         cuda_register_expert_linear,
+        cuda_register_experts_fp8,
         cuda_register_lora,
         cuda_register_head,
         cuda_register_cross_entropy,

@@ -10,11 +10,15 @@
  *   d[0], d[1] D[g][2t, 2t+1]                    d[2], d[3] D[g+8][2t, 2t+1]
  *
  * The order of the sum over k within an instruction is the hardware's; it is the same each time.
+ *
+ * mma_e4m3: D[16 x 8] += A[16 x 32] B[32 x 8], codes of e4m3 (sm_89 and later; "Matrix fragments
+ * for mma.m16n8k32"): registers hold what they do above, of pairs of codes in the place of elements.
+ * sm_90 has it through conversions to fp16, at that rate: its own rate is wgmma's alone.
  */
 #ifndef CUDA_MMA_CUH
 #define CUDA_MMA_CUH
 
-#include "cuda/cuda.cuh"
+#include "cuda/e4m3.cuh"
 
 #ifdef LMTRAIN_EMULATE
 
@@ -66,6 +70,39 @@ template <typename T> static inline void mma(float d[4], const uint32_t a[4], co
     mma_registers registers = { d, a, b };
 
     emulate_meet(0xffffffffu, &registers, mma_of_warp<T>);
+}
+
+static void mma_e4m3_of_warp(void *const *lanes)
+{
+    float a[16][32], b[32][8];
+
+    for (int lane = 0; lane < 32; lane++) {
+        const mma_registers *r = (const mma_registers *)lanes[lane];
+        int g = lane / 4, t = lane % 4;
+
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < 2; k++) {
+                a[g][4 * t + 16 * k + i] = e4m3_value((uint8_t)(r->a[2 * k] >> 8 * i));
+                a[g + 8][4 * t + 16 * k + i] = e4m3_value((uint8_t)(r->a[2 * k + 1] >> 8 * i));
+                b[4 * t + 16 * k + i][g] = e4m3_value((uint8_t)(r->b[k] >> 8 * i));
+            }
+    }
+    for (int row = 0; row < 16; row++)
+        for (int col = 0; col < 8; col++) {
+            const mma_registers *r = (const mma_registers *)lanes[row % 8 * 4 + col / 2];
+            float sum = 0;
+
+            for (int k = 0; k < 32; k++)
+                sum += a[row][k] * b[k][col];
+            r->d[row / 8 * 2 + col % 2] += sum;
+        }
+}
+
+static inline void mma_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma_registers registers = { d, a, b };
+
+    emulate_meet(0xffffffffu, &registers, mma_e4m3_of_warp);
 }
 
 static inline void mma_matrix(uint32_t *registers, const void *row, int n, int transposed)
@@ -133,6 +170,20 @@ __device__ __forceinline__ void mma<fp16>(float d[4], const uint32_t a[4], const
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ void mma_e4m3(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 890
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    (void)d, (void)a, (void)b;
+    __trap(); /* prepare has refused it */
+#endif
 }
 
 static __device__ __forceinline__ unsigned shared_address(const void *shared)

@@ -3,15 +3,22 @@
  *
  * Names and values are those of the library. Sums are in fp32 in order of k, a product and an add
  * each. It refuses what the library refuses: wrong leading dimensions, operands less aligned than
- * the algorithm wants, a workspace that is too small or not at a multiple of 256; of e4m3 whatever
- * is not TN with m, k and all that is 16 bytes, and pairs of scale modes that sm_90 has not.
+ * the algorithm wants, a workspace that is too small or not at a multiple of 256; of e4m3 (and
+ * e5m2 as B) whatever is not TN with m, k and all that is 16 bytes, pairs of scale modes that sm_90
+ * has not, and with scales of blocks other lines than multiples of 8.
  */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
 
 #include "cuda_runtime.h"
 
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 };
+enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_16F = 2,
+    CUDA_R_16BF = 14,
+    CUDA_R_8F_E4M3 = 28,
+    CUDA_R_8F_E5M2 = 29,
+};
 typedef cudaDataType_t cudaDataType;
 
 enum cublasStatus_t {

@@ -184,8 +184,9 @@ static cublasStatus_t check_layouts(const matmul_call *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Hopper has products of operands that lie along k, of 16 bytes whichever way; and scales of one
- * kind, or of vectors with those of squares. */
+/* Hopper has products of operands that lie along k, of 16 bytes whichever way, and scales of one
+ * kind, or of vectors with those of squares; with scales of blocks, m is a multiple of 8, and so is
+ * n where B's are of vectors (gemm.cuh names the source). */
 static cublasStatus_t check_fp8(const matmul_call *p)
 {
     const emulate_matmul *m = &p->matmul;
@@ -193,12 +194,14 @@ static cublasStatus_t check_fp8(const matmul_call *p)
     int vector = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     int square = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 
-    if (p->b.type != CUDA_R_8F_E4M3 || p->d.type == CUDA_R_8F_E4M3)
+    if ((p->b.type != CUDA_R_8F_E4M3 && p->b.type != CUDA_R_8F_E5M2) || bytes_of(p->d.type) == 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!m->transposed_a || m->transposed_b || p->m % 16 || p->k % 16)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((a || b) && !((a == vector && b == vector) || (a == vector && b == square) ||
                       (a == square && b == vector)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->a.ld % 16 || p->b.ld % 16 || ((a || b) && p->m % 8) || (b == vector && p->n % 8))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!is_aligned((uintptr_t)m->scales[0], WIDE_BYTES) ||
         !is_aligned((uintptr_t)m->scales[1], WIDE_BYTES))
@@ -212,10 +215,11 @@ static cublasStatus_t check_types(const matmul_call *p)
 
     if (is_fp8(p) && check_fp8(p) != CUBLAS_STATUS_SUCCESS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (!is_fp8(p) && (p->b.type == CUDA_R_8F_E4M3 || m->scale_modes[0] || m->scale_modes[1]))
+    if (!is_fp8(p) && (bytes_of(p->a.type) == 1 || bytes_of(p->b.type) == 1 || m->scale_modes[0] ||
+                       m->scale_modes[1]))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (m->compute != CUBLAS_COMPUTE_32F || p->a.type != p->b.type || p->c.type != p->d.type ||
-        (p->d.type != CUDA_R_32F && p->d.type != p->a.type && !is_fp8(p)))
+    if (m->compute != CUBLAS_COMPUTE_32F || (p->a.type != p->b.type && !is_fp8(p)) ||
+        p->c.type != p->d.type || (p->d.type != CUDA_R_32F && p->d.type != p->a.type && !is_fp8(p)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m->epilogue != CUBLASLT_EPILOGUE_DEFAULT && m->epilogue != CUBLASLT_EPILOGUE_BIAS)
         return CUBLAS_STATUS_NOT_SUPPORTED;

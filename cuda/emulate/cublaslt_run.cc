@@ -24,7 +24,8 @@ static float to_float(const void *from, int64_t at, cudaDataType_t type)
         return ((const float *)from)[at];
     if (type == CUDA_R_8F_E4M3)
         return e4m3_to_float(((const uint8_t *)from)[at]);
-    half = ((const uint16_t *)from)[at];
+    half = type == CUDA_R_8F_E5M2 ? (uint16_t)(((const uint8_t *)from)[at] << 8)
+                                  : ((const uint16_t *)from)[at];
     if (type == CUDA_R_16BF)
         return __uint_as_float((unsigned)half << 16);
     _Float16 x;

@@ -31,7 +31,7 @@ struct matmul_call {
 
 static inline size_t bytes_of(cudaDataType_t type)
 {
-    return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 ? 1 : 2;
+    return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2 ? 1 : 2;
 }
 
 static inline int is_fp8(const matmul_call *p)

@@ -2,7 +2,7 @@
  * fp8_layers.c - which products of a job are made of fp8 operands, and what that requires
  *
  * A model's first and last layers, its embedding, head, norms and routers stay as they are, and so
- * do experts: their rows are cut by experts, not by blocks.
+ * do experts where the job does not choose them, too.
  */
 #include "config/fp8_layers.h"
 
@@ -16,12 +16,49 @@ bool fp8_has_layer(const struct fp8_choice *choice, const struct model_spec *spe
            layer < spec->n_layers - choice->edge_layers;
 }
 
+static void check_experts(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->train.fp8_experts != FP8_EXPERTS_FP8)
+        return;
+    if (job->train.fp8 != FP8_BLOCKWISE)
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "train.fp8_experts"),
+            "train.fp8_experts is fp8 and train.fp8 %s: experts' products have scales of "
+            "blocks alone (hint: train.fp8: blockwise, or fp8_experts: bf16)",
+            choice_word(fp8_choices, (int)job->train.fp8));
+    if (job->model.n_experts == 0)
+        diagnostics_add(&r->mistakes, reader_given(r, "train.fp8_experts"),
+                        "train.fp8_experts is fp8, but the model has no experts (hint: leave it "
+                        "out)");
+}
+
+static void check_gradients(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->train.fp8_gradients != FP8_GRADIENTS_E5M2 || job->train.fp8 == FP8_TENSOR)
+        return;
+    if (job->train.fp8 == FP8_NONE)
+        diagnostics_add(&r->mistakes, reader_given(r, "train.fp8_gradients"),
+                        "train.fp8_gradients is e5m2, but train.fp8 none rounds no gradient (hint: "
+                        "train.fp8: tensor, or leave it out)");
+    else
+        diagnostics_add(&r->mistakes, reader_given(r, "train.fp8_gradients"),
+                        "train.fp8_gradients is e5m2 and train.fp8 %s: scales of blocks make its "
+                        "range needless (hint: train.fp8: tensor, or fp8_gradients: e4m3)",
+                        choice_word(fp8_choices, (int)job->train.fp8));
+}
+
 void reader_check_fp8(struct job_reader *r)
 {
     const struct job *job = r->job;
     const char *word = choice_word(fp8_choices, (int)job->train.fp8);
     int edge = job->train.fp8_edge_layers, n = job->model.n_layers;
 
+    check_experts(r);
+    check_gradients(r);
     if (job->train.fp8 == FP8_NONE)
         return;
     if (job->train.dtype != DTYPE_BF16)
@@ -37,16 +74,20 @@ void reader_check_fp8(struct job_reader *r)
                         word, n, n == 1 ? "" : "s", edge, (n - 1) / 2);
 }
 
-/* The rank's part of a layer's matrix. Returns false for those of experts and routers, and none. */
+/* The rank's part of a layer's matrix, an expert's of experts'. Returns false for those of experts
+ * that stay bf16, of routers, and none. */
 static bool find_part(const struct job *job, enum module_id module, int layer,
                       struct parameter_spec *part)
 {
     struct parameter_id id = parameters_id(&job->model, module, PART_WEIGHT, layer);
-    int tp = job->parallel.tp;
+    bool is_of_experts = module == MODULE_EXPERTS_GATE_UP || module == MODULE_EXPERTS_DOWN;
+    int tp = is_of_experts && job->moe.expert_tp == EXPERT_TP_ONE ? 1 : job->parallel.tp;
 
     if (!parameters_find(&job->model, id, part) || part->role != PARAMETER_MATRIX ||
-        module == MODULE_EXPERTS_GATE_UP || module == MODULE_EXPERTS_DOWN)
+        (is_of_experts && job->train.fp8_experts != FP8_EXPERTS_FP8))
         return false;
+    if (is_of_experts)
+        part->rows /= job->model.n_experts;
     if (part->divided == SPREAD_ROWS)
         part->rows /= tp;
     if (part->divided == SPREAD_COLS)
@@ -62,7 +103,9 @@ void fp8_note(struct job *job, struct arena *arena)
         return;
     job_note(job, arena, "train.fp8 = %s: products of layers %d to %d of %d%s",
              choice_word(fp8_choices, (int)job->train.fp8), first, end - 1, job->model.n_layers,
-             job->model.n_experts > 0 ? "; those of experts stay bf16" : "");
+             job->model.n_experts > 0 && job->train.fp8_experts != FP8_EXPERTS_FP8
+                 ? "; those of experts stay bf16"
+                 : "");
     for (int module = MODULE_QKV; module < MODULE_FINAL_NORM; module++) {
         struct parameter_spec part;
 

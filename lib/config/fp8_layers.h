@@ -9,7 +9,8 @@
 #include "config/model_spec.h"
 #include "ops/fp8_recipe.h"
 
-/* Whether the layer's matrices, but those of experts and routers, may be multiplied in fp8. */
+/* Whether the layer's matrices, but those of routers, and of experts unless they are chosen, too,
+ * may be multiplied in fp8. */
 bool fp8_has_layer(const struct fp8_choice *choice, const struct model_spec *spec, int layer);
 
 #endif

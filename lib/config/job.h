@@ -105,6 +105,8 @@ enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
 /* How fp32 masters are kept beside bf16 weights, and rounded to them. */
 enum job_masters { MASTERS_WHOLE, MASTERS_SPLIT };
 enum job_fp8_dw { FP8_DW_FP8, FP8_DW_BF16 };
+enum job_fp8_gradients { FP8_GRADIENTS_E4M3, FP8_GRADIENTS_E5M2 };
+enum job_fp8_experts { FP8_EXPERTS_BF16, FP8_EXPERTS_FP8 };
 enum job_fp8_weights { FP8_WEIGHTS_STEP, FP8_WEIGHTS_PRODUCT };
 enum job_weight_rounding { WEIGHT_ROUNDING_NEAREST_EVEN, WEIGHT_ROUNDING_HALF_AWAY };
 
@@ -133,6 +135,8 @@ extern const struct choice reduction_choices[];
 extern const struct choice codec_choices[];
 extern const struct choice fp8_choices[];
 extern const struct choice fp8_dw_choices[];
+extern const struct choice fp8_experts_choices[];
+extern const struct choice fp8_gradients_choices[];
 extern const struct choice fp8_weights_choices[];
 extern const struct choice spike_choices[];
 extern const struct choice parallel_mode_choices[];
@@ -200,10 +204,12 @@ struct job {
         enum fp8_recipe fp8;       /* of operands of layers' products */
         int fp8_edge_layers;       /* first ones, and last ones, that have none */
         enum job_fp8_dw fp8_dw;    /* what weights' gradients are products of */
-        enum job_fp8_weights fp8_weights; /* what rounds them */
-        enum dtype gradient_dtype;        /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
-        double ema;                       /* decay of the moving average of weights; 0: none */
-        double z_loss;                    /* coefficient of log(Z)^2 of the head; 0: none */
+        enum job_fp8_gradients fp8_gradients; /* what gradients of outputs are rounded to */
+        enum job_fp8_experts fp8_experts;     /* what experts' are products of */
+        enum job_fp8_weights fp8_weights;     /* what rounds them */
+        enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
+        double ema;                /* decay of the moving average of weights; 0: none */
+        double z_loss;             /* coefficient of log(Z)^2 of the head; 0: none */
         uint64_t seed;
         int log_every;              /* steps */
         int max_skipped;            /* non-finite steps in a row before giving up */

@@ -44,6 +44,12 @@ const struct choice fp8_weights_choices[] = { { "step", FP8_WEIGHTS_STEP },
                                               { "product", FP8_WEIGHTS_PRODUCT },
                                               { 0 } };
 const struct choice fp8_dw_choices[] = { { "fp8", FP8_DW_FP8 }, { "bf16", FP8_DW_BF16 }, { 0 } };
+const struct choice fp8_gradients_choices[] = { { "e4m3", FP8_GRADIENTS_E4M3 },
+                                                { "e5m2", FP8_GRADIENTS_E5M2 },
+                                                { 0 } };
+const struct choice fp8_experts_choices[] = { { "bf16", FP8_EXPERTS_BF16 },
+                                              { "fp8", FP8_EXPERTS_FP8 },
+                                              { 0 } };
 const struct choice moe_drop_choices[] = { { "position", MOE_DROP_POSITION },
                                            { "probability", MOE_DROP_PROBABILITY },
                                            { 0 } };

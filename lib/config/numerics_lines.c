@@ -305,6 +305,10 @@ void numerics_print_fp8(const struct job *job, struct str *out)
                job->train.fp8_edge_layers);
     if (job->train.fp8_dw != FP8_DW_FP8)
         str_printf(out, " dw %s", choice_word(fp8_dw_choices, (int)job->train.fp8_dw));
+    if (job->train.fp8_gradients == FP8_GRADIENTS_E5M2)
+        str_add(out, " gradients e5m2");
+    if (job->train.fp8_experts == FP8_EXPERTS_FP8)
+        str_add(out, " experts fp8");
 }
 
 void numerics_print_compress_activations(const struct job *job, struct str *out)

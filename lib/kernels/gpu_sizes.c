@@ -75,6 +75,8 @@ struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input)
     int64_t n_tiles = ceil_div(x->rows, OPS_FP8_BLOCK) * ceil_div(x->cols, OPS_FP8_BLOCK);
 
     o.lines = o.is_transposed ? x->cols : x->rows;
+    if (!has_one && !o.is_square)
+        o.lines = round_up(o.lines, GPU_FP8_LINES_MULTIPLE);
     o.k = round_up(o.is_transposed ? x->rows : x->cols, OPS_FP8_BLOCK);
     int64_t n_blocks = o.k / OPS_FP8_BLOCK;
     int64_t n_scales = has_one       ? 1
@@ -88,20 +90,59 @@ struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input)
     return o;
 }
 
+size_t gpu_fp8_padded_bytes(const struct op_shape *op)
+{
+    const struct tensor *y = &op->out[LINEAR_Y];
+    int64_t lines = gpu_fp8_operand_of(op, LINEAR_X).lines;
+
+    return lines > y->rows
+               ? align_up((size_t)(lines * y->cols) * dtype_bytes(y->dtype), GPU_PRODUCT_ALIGNMENT)
+               : 0;
+}
+
 /* Both operands, then the product; the bias' gradient comes behind it. */
 static size_t linear_fp8(const struct op_shape *op)
 {
     const struct tensor *out = &op->out[LINEAR_Y];
-    struct gpu_product p = { out->rows, out->cols, DTYPE_U8, out->dtype,
+    struct gpu_product p = { max_i64(out->rows, gpu_fp8_operand_of(op, LINEAR_X).lines), out->cols,
+                             DTYPE_U8, out->dtype,
                              op->kind == OP_LINEAR_FP8 && tensor_given(&op->in[LINEAR_B]) };
     size_t all = gpu_fp8_operand_of(op, LINEAR_X).all_bytes +
-                 gpu_fp8_operand_of(op, LINEAR_W).all_bytes + gpu_product_scratch_bytes(&p) +
-                 GPU_PRODUCT_ALIGNMENT - 64;
+                 gpu_fp8_operand_of(op, LINEAR_W).all_bytes + gpu_fp8_padded_bytes(op) +
+                 gpu_product_scratch_bytes(&p) + GPU_PRODUCT_ALIGNMENT - 64;
     size_t sums = 0;
 
     if (op->kind == OP_LINEAR_DW_FP8 && tensor_given(&op->out[LINEAR_DW_DB]))
         sums = column_sums(op->in[LINEAR_DW_DY].rows, op->in[LINEAR_DW_DY].cols);
     return all > sums ? all : sums;
+}
+
+/* Operands are the first or second of a product: rows, and weights or rows. */
+struct gpu_experts_operand gpu_experts_operand_of(const struct op_shape *op, int operand)
+{
+    bool is_dw = op->kind == OP_EXPERT_LINEAR_DW_FP8, is_weight = !is_dw && operand;
+    int64_t m = op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS].cols;
+    const struct tensor *x = &op->in[is_weight ? (int)EXPERT_LINEAR_W : operand];
+    struct gpu_experts_operand o = {
+        .is_weight = is_weight,
+        .is_transposed = is_dw || (is_weight && op->kind == OP_EXPERT_LINEAR_DX_FP8)
+    };
+    int64_t rows = is_weight ? x->rows / m : gpu_expert_slots(x->rows, m) * OPS_FP8_BLOCK;
+
+    o.lines = o.is_transposed ? x->cols : rows;
+    o.k = round_up(o.is_transposed ? rows : x->cols, OPS_FP8_BLOCK);
+    o.n_scales = o.k / OPS_FP8_BLOCK * (is_weight ? ceil_div(o.lines, OPS_FP8_BLOCK) : o.lines);
+    int64_t times = is_weight ? m : 1;
+    o.code_bytes = align_up((size_t)(times * o.lines * o.k), GPU_PRODUCT_ALIGNMENT);
+    o.all_bytes = o.code_bytes +
+                  align_up((size_t)(times * o.n_scales) * sizeof(float), GPU_PRODUCT_ALIGNMENT);
+    return o;
+}
+
+static size_t experts_fp8(const struct op_shape *op)
+{
+    return gpu_experts_operand_of(op, 0).all_bytes + gpu_experts_operand_of(op, 1).all_bytes +
+           GPU_PRODUCT_ALIGNMENT - 64;
 }
 
 /* What tiles have found. */
@@ -252,6 +293,28 @@ static size_t router_grad(const struct op_shape *op)
     return (size_t)((n_counts(experts, n_units) + n_units) * dlogits->cols) * sizeof(int);
 }
 
+/* Of ops about fp8; 0 of others. */
+static size_t of_fp8(const struct op_shape *op)
+{
+    switch (op->kind) {
+    case OP_LINEAR_FP8:
+    case OP_LINEAR_DX_FP8:
+    case OP_LINEAR_DW_FP8:
+        return linear_fp8(op);
+    case OP_EXPERT_LINEAR_FP8:
+    case OP_EXPERT_LINEAR_DX_FP8:
+    case OP_EXPERT_LINEAR_DW_FP8:
+        return experts_fp8(op);
+    case OP_FP8_AMAX:
+        return fp8_amax(op);
+    case OP_FP8_WEIGHT_AMAX: /* of each norm block */
+        return (size_t)ceil_div(tensor_elements(&op->in[OPS_FIRST]), OPS_NORM_BLOCK) *
+               sizeof(uint32_t);
+    default:
+        return 0;
+    }
+}
+
 size_t gpu_scratch_bytes(const struct op_shape *op)
 {
     switch (op->kind) {
@@ -259,15 +322,6 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
         return linear(op);
-    case OP_LINEAR_FP8:
-    case OP_LINEAR_DX_FP8:
-    case OP_LINEAR_DW_FP8:
-        return linear_fp8(op);
-    case OP_FP8_AMAX:
-        return fp8_amax(op);
-    case OP_FP8_WEIGHT_AMAX: /* of each norm block */
-        return (size_t)ceil_div(tensor_elements(&op->in[OPS_FIRST]), OPS_NORM_BLOCK) *
-               sizeof(uint32_t);
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return head(op);
@@ -319,7 +373,7 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
                         ops_code_tiles(op->in[ENCODE_X].cols / op->out[ENCODE_CODES].rows)) *
                2 * sizeof(double);
     default:
-        return 0;
+        return of_fp8(op);
     }
 }
 

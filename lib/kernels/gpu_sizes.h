@@ -50,7 +50,7 @@ struct gpu_product {
     int biased;
 };
 
-enum { GPU_PRODUCT_ALIGNMENT = 256, GPU_APART_MULTIPLE = 4 };
+enum { GPU_PRODUCT_ALIGNMENT = 256, GPU_APART_MULTIPLE = 4, GPU_FP8_LINES_MULTIPLE = 8 };
 
 /* Whether the library's product goes to scratch, in fp32, since it has none of these dtypes. */
 static inline int gpu_product_is_apart(const struct gpu_product *p)
@@ -73,15 +73,38 @@ struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op);
 /*
  * An operand of a product of e4m3 as the library wants it, in scratch: lines (rows of the one, of
  * the other columns of the result) that lie along k, which is padded with zeros to whole blocks.
+ * Where each line has scales, lines are a multiple of 8, the last ones maybe of zeros.
  */
 struct gpu_fp8_operand {
-    int64_t lines, k;                          /* k: padded */
+    int64_t lines, k;                          /* padded */
     bool is_transposed;                        /* lines are the tensor's columns */
     bool is_square;                            /* blocks of 128 lines have a scale, not each line */
     size_t code_bytes, scale_bytes, all_bytes; /* all: and what tiles have found, if there is one
                                                   scale */
 };
 struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input);
+
+/* Bytes of the product's result where it has more rows than the op, and lies in scratch; 0. */
+size_t gpu_fp8_padded_bytes(const struct op_shape *op);
+
+/*
+ * Likewise of a product of experts, whose rows lie in slots of 128 there: an expert has
+ * whole ones, the rest of its last is zeros. An operand of rows has all slots as lines, or (of
+ * gradients of weights) as k; weights have lines of one expert after the other.
+ */
+struct gpu_experts_operand {
+    int64_t lines, k; /* of weights: of an expert */
+    int64_t n_scales; /* likewise */
+    bool is_weight, is_transposed;
+    size_t code_bytes, all_bytes; /* of all experts */
+};
+struct gpu_experts_operand gpu_experts_operand_of(const struct op_shape *op, int operand);
+
+/* Slots of so many rows of n_experts in all. */
+static inline int64_t gpu_expert_slots(int64_t n_rows, int64_t n_experts)
+{
+    return n_rows / OPS_FP8_BLOCK + n_experts;
+}
 
 /* ---- cuts ---- */
 

@@ -107,6 +107,10 @@ static inline int leave_tp_region(const struct emitter *e, int x)
 
 /* ---- model.c ---- */
 
+/* Whether the job has products with the layer's matrix of this module in fp8, of which a rank has
+ * so many rows and columns, which libraries want to be multiples; the parameter is marked. */
+bool emit_in_fp8(const struct emitter *e, enum module_id module, int64_t rows, int64_t cols);
+
 /* The product of x and the module's matrix, plus bias if it is not 0; in fp8 where the job has this
  * layer so, in training. */
 int emit_linear(const struct emitter *e, enum module_id module, int x, int bias);

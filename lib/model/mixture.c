@@ -137,9 +137,16 @@ static int expert_linear(const struct emitter *e, int x, int ends, enum module_i
     int weight = weight_of(e, module);
     int64_t n = values[weight].rows / values[ends].cols;
     int y = value(e, x, n, e->b->dtype);
+    struct op_attributes attributes = routed(e);
+    bool in_fp8 =
+        e->b->fp8.has_experts && emit_in_fp8(e, module, n, e->b->program->values[weight].cols);
 
-    emit(e, (struct op){ .kind = OP_EXPERT_LINEAR,
-                         .attributes = routed(e),
+    if (in_fp8) {
+        attributes.fp8 = e->b->fp8.recipe;
+        attributes.wide_dw = e->b->fp8.wide_dw;
+    }
+    emit(e, (struct op){ .kind = in_fp8 ? OP_EXPERT_LINEAR_FP8 : OP_EXPERT_LINEAR,
+                         .attributes = attributes,
                          .in = { [EXPERT_LINEAR_X] = x,
                                  [EXPERT_LINEAR_ENDS] = ends,
                                  [EXPERT_LINEAR_W] = weight },

@@ -25,32 +25,31 @@ int emit_with_lora(const struct emitter *e, enum module_id module, int x, int y)
     return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0, 0 });
 }
 
-/* Of the rank's part of the matrix, whose rows and columns libraries want to be multiples. */
-static bool is_fp8(const struct emitter *e, const struct value *weight)
+bool emit_in_fp8(const struct emitter *e, enum module_id module, int64_t rows, int64_t cols)
 {
     const struct fp8_choice *fp8 = &e->b->fp8;
+    struct parameter_id id = parameters_id(e->b->spec, module, PART_WEIGHT, e->layer);
 
-    return e->end == MODEL_TRAIN && fp8->recipe != FP8_NONE &&
-           fp8_has_layer(fp8, e->b->spec, e->layer) && weight->rows % OPS_FP8_MULTIPLE == 0 &&
-           weight->cols % OPS_FP8_MULTIPLE == 0;
+    if (e->end != MODEL_TRAIN || fp8->recipe == FP8_NONE ||
+        !fp8_has_layer(fp8, e->b->spec, e->layer) || rows % OPS_FP8_MULTIPLE ||
+        cols % OPS_FP8_MULTIPLE)
+        return false;
+    if (!fp8->by_product)
+        e->b->program->parameters[model_parameter(e->b, id)].in_fp8 = 1;
+    return true;
 }
 
 int emit_linear(const struct emitter *e, enum module_id module, int x, int bias)
 {
     int weight = weight_of(e, module);
     const struct value *w = &e->b->program->values[weight];
-    bool in_fp8 = is_fp8(e, w);
-
-    if (in_fp8 && !e->b->fp8.by_product)
-        e->b->program
-            ->parameters[model_parameter(e->b,
-                                         parameters_id(e->b->spec, module, PART_WEIGHT, e->layer))]
-            .in_fp8 = 1;
+    bool in_fp8 = emit_in_fp8(e, module, w->rows, w->cols);
     int y = value(e, x, w->rows, e->b->dtype);
 
     emit(e, (struct op){ .kind = in_fp8 ? OP_LINEAR_FP8 : OP_LINEAR,
                          .attributes = { .fp8 = in_fp8 ? e->b->fp8.recipe : FP8_NONE,
-                                         .wide_dw = in_fp8 && e->b->fp8.wide_dw },
+                                         .wide_dw = in_fp8 && e->b->fp8.wide_dw,
+                                         .e5m2_dy = in_fp8 && e->b->fp8.e5m2_dy },
                          .in = { [LINEAR_X] = x, [LINEAR_W] = weight, [LINEAR_B] = bias },
                          .out = { [LINEAR_Y] = y } });
     return y;

@@ -3,7 +3,7 @@
  */
 #include <stdbool.h>
 
-#include "ops/family_impl.h"
+#include "ops/weight_product_impl.h"
 
 /* Each rank's are a part of all experts. */
 static int expert_order_check(const struct op_shape *op, struct err *err)
@@ -219,7 +219,7 @@ static const struct op_info combine = {
 };
 
 /* Each row meets one expert. The operands of expert_linear_dx stand where these do. */
-static double expert_linear_flops(const struct op_shape *op)
+double flops_expert_linear(const struct op_shape *op)
 {
     const struct tensor *w = &op->in[EXPERT_LINEAR_W];
     double n_experts = (double)op->in[EXPERT_LINEAR_ENDS].cols;
@@ -256,13 +256,13 @@ static int spread_experts(const struct spread_query *q, enum spread inputs, enum
     return spread_want(q, EXPERT_LINEAR_W, SPREAD_SAME);
 }
 
-static int expert_linear_spread(const struct spread_query *q)
+int spread_expert_linear(const struct spread_query *q)
 {
     return spread_experts(q, SPREAD_COLS, SPREAD_ROWS);
 }
 
 /* Of a summand of dy a summand of dx. */
-static int expert_linear_dx_spread(const struct spread_query *q)
+int spread_expert_linear_dx(const struct spread_query *q)
 {
     if (q->in[EXPERT_LINEAR_DX_DY] == SPREAD_PARTIAL) {
         spread_give_all(q, SPREAD_PARTIAL);
@@ -274,34 +274,41 @@ static int expert_linear_dx_spread(const struct spread_query *q)
     return spread_experts(q, SPREAD_ROWS, SPREAD_COLS);
 }
 
-static void expert_linear_backward(struct backward *b, const struct op_node *op)
+void backward_expert_linear(struct backward *b, const struct op_node *op)
 {
     int dy = b->take_gradient(b, op->out[EXPERT_LINEAR_Y]), x = op->in[EXPERT_LINEAR_X];
     int ends = op->in[EXPERT_LINEAR_ENDS], w = op->in[EXPERT_LINEAR_W];
+    bool in_fp8 = op->kind == OP_EXPERT_LINEAR_FP8;
+    bool dw_in_fp8 = in_fp8 && !op->attributes.wide_dw;
+    struct op_attributes of_dw = op->attributes;
 
     if (b->needs_gradient(b, x)) {
         int dx = backward_like(b, x);
 
-        b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DX,
-                                      .attributes = op->attributes,
-                                      .in = { [EXPERT_LINEAR_DX_DY] = dy,
-                                              [EXPERT_LINEAR_DX_ENDS] = ends,
-                                              [EXPERT_LINEAR_DX_W] = w },
-                                      .out = { [EXPERT_LINEAR_DX_DX] = dx } });
+        b->emit(b,
+                &(struct op_node){ .kind = in_fp8 ? OP_EXPERT_LINEAR_DX_FP8 : OP_EXPERT_LINEAR_DX,
+                                   .attributes = op->attributes,
+                                   .in = { [EXPERT_LINEAR_DX_DY] = dy,
+                                           [EXPERT_LINEAR_DX_ENDS] = ends,
+                                           [EXPERT_LINEAR_DX_W] = w },
+                                   .out = { [EXPERT_LINEAR_DX_DX] = dx } });
         b->add_gradient(b, x, dx);
     }
     int dw = b->accumulator(b, w);
+    if (!dw_in_fp8)
+        of_dw.fp8 = FP8_NONE;
     if (dw)
-        b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DW,
-                                      .attributes = op->attributes,
-                                      .in = { [EXPERT_LINEAR_DW_DY] = dy,
-                                              [EXPERT_LINEAR_DW_X] = x,
-                                              [EXPERT_LINEAR_DW_ENDS] = ends },
-                                      .out = { [EXPERT_LINEAR_DW_DW] = dw },
-                                      .gradient_of = GRADIENT_OF_PARAMETERS });
+        b->emit(
+            b, &(struct op_node){ .kind = dw_in_fp8 ? OP_EXPERT_LINEAR_DW_FP8 : OP_EXPERT_LINEAR_DW,
+                                  .attributes = of_dw,
+                                  .in = { [EXPERT_LINEAR_DW_DY] = dy,
+                                          [EXPERT_LINEAR_DW_X] = x,
+                                          [EXPERT_LINEAR_DW_ENDS] = ends },
+                                  .out = { [EXPERT_LINEAR_DW_DW] = dw },
+                                  .gradient_of = GRADIENT_OF_PARAMETERS });
 }
 
-static int expert_linear_check(const struct op_shape *op, struct err *err)
+int check_expert_linear(const struct op_shape *op, struct err *err)
 {
     return check_some(op, &op->in[EXPERT_LINEAR_ENDS], err);
 }
@@ -322,10 +329,10 @@ static const struct op_info expert_linear = {
     .traits = TRAIT_EXPERT_ROWS,
     .ends_input = 1 + EXPERT_LINEAR_ENDS,
     .routed_rows = DIM_T,
-    .check = expert_linear_check,
-    .spread = expert_linear_spread,
-    .flops = expert_linear_flops,
-    .backward = expert_linear_backward,
+    .check = check_expert_linear,
+    .spread = spread_expert_linear,
+    .flops = flops_expert_linear,
+    .backward = backward_expert_linear,
 };
 
 static const struct op_info expert_linear_dx = {
@@ -342,12 +349,12 @@ static const struct op_info expert_linear_dx = {
     },
     .routed_rows = DIM_T,
     .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
-    .check = expert_linear_check,
-    .spread = expert_linear_dx_spread,
-    .flops = expert_linear_flops,
+    .check = check_expert_linear,
+    .spread = spread_expert_linear_dx,
+    .flops = flops_expert_linear,
 };
 
-static int expert_linear_dw_spread(const struct spread_query *q)
+int spread_expert_linear_dw(const struct spread_query *q)
 {
     enum spread dy = q->in[EXPERT_LINEAR_DW_DY];
 
@@ -360,7 +367,7 @@ static int expert_linear_dw_spread(const struct spread_query *q)
     return spread_linear_dw(q);
 }
 
-static double expert_linear_dw_flops(const struct op_shape *op)
+double flops_expert_linear_dw(const struct op_shape *op)
 {
     const struct tensor *dy = &op->in[EXPERT_LINEAR_DW_DY];
 
@@ -381,8 +388,8 @@ static const struct op_info expert_linear_dw = {
     },
     .routed_rows = DIM_T,
     .ends_input = 1 + EXPERT_LINEAR_DW_ENDS,
-    .spread = expert_linear_dw_spread,
-    .flops = expert_linear_dw_flops,
+    .spread = spread_expert_linear_dw,
+    .flops = flops_expert_linear_dw,
 };
 
 static double expert_swiglu_flops(const struct op_shape *op)

@@ -24,6 +24,7 @@
     X(elementwise) \
     X(router) \
     X(experts) \
+    X(experts_fp8) \
     X(pages) \
     X(head) X(collective) X(copy) X(optimizer) X(muon) X(compress) X(low_rank) X(ema) X(row_codec)
 

@@ -12,6 +12,9 @@
  *   scale = max |x| / 448, code = x / scale as e4m3 (Micikevicius et al. 2022), to nearest, halves
  *   to even, at most 448
  *
+ * A gradient dy with one scale may be rounded to e5m2 instead, then with 57344 in the place of 448;
+ * the other operand never is: two of e5m2 are no product that libraries have.
+ *
  * as in codec.h: a block of zeros, or whose scale is too small, is coded as zeros; the scale of a
  * block with an infinity or a NaN is NaN, and so is what it is multiplied with: the gradient's norm
  * tells. Blocks at an operand's end may be shorter. An element of the product is
@@ -29,20 +32,23 @@
 
 enum fp8_recipe { FP8_NONE, FP8_BLOCKWISE, FP8_TENSOR };
 
+#define OPS_E5M2_MAX 57344.0f
 #define OPS_FP8_BLOCK 128
 #define OPS_FP8_OPERANDS 2 /* of a product that are rounded: its first inputs */
 /* Rows and columns of a weight are multiples of it: libraries want that. */
 #define OPS_FP8_MULTIPLE 16
 
 /*
- * A matrix in flat memory: where its first element is, its shape, and its first block among all
- * matrices'. A row of an operand (ops.h, fp8_weight_amax), in ascending order of blocks; its first
- * element is at a block of the gradient norm.
+ * Matrices in flat memory, n of one shape, one behind the other (one; or those of experts): where
+ * the first element is, the shape of each, and the first block among all rows'. Blocks are of one
+ * matrix each, and those of one come behind those of the one before. A row of an operand (ops.h,
+ * fp8_weight_amax), in ascending order of blocks; its first element is at a block of the gradient
+ * norm.
  */
 struct ops_fp8_matrix {
-    int64_t first, rows, cols, first_block;
+    int64_t first, rows, cols, first_block, n;
 };
-#define OPS_FP8_MATRIX_COLS 4
+#define OPS_FP8_MATRIX_COLS 5
 
 /* Blocks of 128 x 128 of a matrix. */
 static inline int64_t ops_fp8_blocks(int64_t rows, int64_t cols)
@@ -51,12 +57,20 @@ static inline int64_t ops_fp8_blocks(int64_t rows, int64_t cols)
            ((cols + OPS_FP8_BLOCK - 1) / OPS_FP8_BLOCK);
 }
 
+/* Blocks of all n matrices. */
+static inline int64_t ops_fp8_matrix_blocks(const struct ops_fp8_matrix *m, int has_one_scale)
+{
+    return m->n * (has_one_scale ? 1 : ops_fp8_blocks(m->rows, m->cols));
+}
+
 /* What a job chooses. */
 struct fp8_choice {
     enum fp8_recipe recipe;
     int edge_layers; /* so many layers at either end of the model are left as they are */
     int wide_dw;     /* gradients of weights are products of bf16 */
     int by_product;  /* each product rounds its weight, not the step (program/fp8_weights.c) */
+    int has_experts; /* with FP8_BLOCKWISE: products of experts, too */
+    int e5m2_dy;     /* with FP8_TENSOR: gradients of outputs are rounded to e5m2 */
 };
 
 #endif

@@ -52,11 +52,11 @@ static void product_input_backward(struct backward *b, const struct op_node *op,
 {
     int dx = backward_like(b, x);
 
-    b->emit(b,
-            &(struct op_node){ .kind = op->kind == OP_LINEAR_FP8 ? OP_LINEAR_DX_FP8 : OP_LINEAR_DX,
-                               .attributes.fp8 = op->attributes.fp8,
-                               .in = { [LINEAR_DX_DY] = dy, [LINEAR_DX_W] = w },
-                               .out = { [LINEAR_DX_DX] = dx } });
+    b->emit(b, &(struct op_node){
+                   .kind = op->kind == OP_LINEAR_FP8 ? OP_LINEAR_DX_FP8 : OP_LINEAR_DX,
+                   .attributes = { .fp8 = op->attributes.fp8, .e5m2_dy = op->attributes.e5m2_dy },
+                   .in = { [LINEAR_DX_DY] = dy, [LINEAR_DX_W] = w },
+                   .out = { [LINEAR_DX_DX] = dx } });
     b->add_gradient(b, x, dx);
 }
 
@@ -68,7 +68,8 @@ static void product_weight_backward(struct backward *b, const struct op_node *op
 
     b->emit(b, &(struct op_node){
                    .kind = in_fp8 ? OP_LINEAR_DW_FP8 : OP_LINEAR_DW,
-                   .attributes.fp8 = in_fp8 ? op->attributes.fp8 : FP8_NONE,
+                   .attributes = { .fp8 = in_fp8 ? op->attributes.fp8 : FP8_NONE,
+                                   .e5m2_dy = in_fp8 && op->attributes.e5m2_dy },
                    .in = { [LINEAR_DW_DY] = in[LINEAR_DW_DY], [LINEAR_DW_X] = in[LINEAR_DW_X] },
                    .out = { [LINEAR_DW_DW] = dw, [LINEAR_DW_DB] = db },
                    .gradient_of = GRADIENT_OF_PARAMETERS });

@@ -15,6 +15,9 @@ static int recipe_check(const struct op_shape *op, struct err *err)
     if (op->attributes.fp8 != FP8_BLOCKWISE && op->attributes.fp8 != FP8_TENSOR)
         return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d or %d", op_name(op->kind),
                        (int)op->attributes.fp8, FP8_BLOCKWISE, FP8_TENSOR);
+    if (op->attributes.e5m2_dy && op->attributes.fp8 != FP8_TENSOR)
+        return err_set(err, ERR_FAILED, "%s: e5m2 has scales of blocks, wanted one",
+                       op_name(op->kind));
     return 0;
 }
 

@@ -119,6 +119,8 @@ enum expert_linear_dx_in { EXPERT_LINEAR_DX_DY, EXPERT_LINEAR_DX_ENDS, EXPERT_LI
 enum expert_linear_dx_out { EXPERT_LINEAR_DX_DX };
 enum expert_linear_dw_in { EXPERT_LINEAR_DW_DY, EXPERT_LINEAR_DW_X, EXPERT_LINEAR_DW_ENDS };
 enum expert_linear_dw_out { EXPERT_LINEAR_DW_DW };
+/* Of expert_linear_fp8 and expert_linear_dx_fp8, behind the operands that they have without. */
+enum expert_linear_fp8_in { EXPERT_LINEAR_FP8_W_MOST = EXPERT_LINEAR_W + 1 };
 enum expert_lora_in { EXPERT_LORA_Y, EXPERT_LORA_ENDS, EXPERT_LORA_H0, EXPERT_LORA_B0,
     EXPERT_LORA_H1, EXPERT_LORA_B1, EXPERT_LORA_H2, EXPERT_LORA_B2 };
 enum expert_lora_out { EXPERT_LORA_OUT };

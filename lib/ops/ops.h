@@ -54,14 +54,15 @@
  *                         likewise; blocks of w are those of the forward
  *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16, dy_most?, x_most?
  *                       -> dw[n x k] +=, db?[1 x n] +=
- *                         likewise, with blocks along tokens; db is linear_dw's
+ *                         likewise, with blocks along tokens; db is linear_dw's. With one scale
+ *                         and e5m2_dy, dy is rounded to e5m2 in both
  *   fp8_amax            x[T x d] bf16 -> most[1 x 1] fp32
  *                         most = max |x|, where a NaN is more than infinity, and that than all else
- *   fp8_weight_amax     x[R x D] bf16, matrices[m x 4] i64, begin?[1 x 1] i64 -> most[1 x B] fp32
+ *   fp8_weight_amax     x[R x D] bf16, matrices[m x 5] i64, begin?[1 x 1] i64 -> most[1 x B] fp32
  *                         x is flat, and its first element is element `begin` (0) of a flat memory in
  *                         which the m matrices lie, a struct ops_fp8_matrix each: most is, of each
  *                         block of each matrix, the largest |x| of those elements that x has, or 0
- *   fp8_weight_codes    x[R x D] bf16, most[P x B] fp32, matrices[m x 4] i64, begin?
+ *   fp8_weight_codes    x[R x D] bf16, most[P x B] fp32, matrices[m x 5] i64, begin?
  *                       -> codes[R x D] u8, joined[1 x B] fp32
  *                         joined: of each block the largest of P parts'; codes of x's elements by it
  *                         (fp8_recipe.h), 0 where there is no matrix
@@ -207,6 +208,14 @@
  *                         is read or written, by its gradients neither
  *   expert_linear_dx    dy[R x n] act, ends, w[m n x k] act -> dx[R x k] act
  *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
+ *   expert_linear_fp8   x[R x k] bf16, ends[1 x m] i32, w[m n x k] bf16 or u8, w_most?[1 x B] fp32
+ *                       -> y[R x n] bf16
+ *                         of each expert the linear_fp8 of its rows and its w, blockwise: blocks of
+ *                         w are of one expert each. w_most: with codes, as linear_fp8's, of one
+ *                         expert after the other; else it is not read
+ *   expert_linear_dx_fp8  dy[R x n] bf16, ends, w[m n x k] bf16 or u8, w_most? -> dx[R x k] bf16
+ *   expert_linear_dw_fp8  dy[R x n] bf16, x[R x k] bf16, ends -> dw[m n x k] +=
+ *                         likewise; blocks along tokens begin with each expert's rows
  *   expert_lora         y[R x n] act, ends[1 x m] i32, h0?[R x r] act, b0?[m n0 x r] act, h1?,
  *                       b1?, h2?, b2? -> out[R x n] act
  *                         lora's, of the rows that experts have: those of expert e with its rows
@@ -499,8 +508,9 @@ struct op_attributes {
     int steps;
     enum newton_schulz coefficients;
     enum codec codec;    /* encode, decode */
-    enum fp8_recipe fp8; /* linear_fp8 and its gradients */
-    int wide_dw;         /* linear_fp8: dw is linear_dw's */
+    enum fp8_recipe fp8; /* linear_fp8, expert_linear_fp8, and their gradients */
+    int wide_dw;         /* linear_fp8, expert_linear_fp8: dw is that of products without fp8 */
+    int e5m2_dy;         /* linear_fp8, its gradients: dy is rounded to e5m2 */
     double ratio;        /* top_k, encode_rows, decode_rows */
     int bits;            /* encode_rows, decode_rows */
     int joined;          /* decode_rows */

@@ -197,6 +197,9 @@ static const list_products_fn products_of[N_OP_KINDS] = {
     [OP_EXPERT_LINEAR] = expert_linear_products,
     [OP_EXPERT_LINEAR_DX] = expert_linear_dx_products,
     [OP_EXPERT_LINEAR_DW] = expert_linear_dw_products,
+    [OP_EXPERT_LINEAR_FP8] = expert_linear_products,
+    [OP_EXPERT_LINEAR_DX_FP8] = expert_linear_dx_products,
+    [OP_EXPERT_LINEAR_DW_FP8] = expert_linear_dw_products,
     [OP_HEAD_CROSS_ENTROPY] = head_products,
     [OP_HEAD_LOSS] = head_products,
     [OP_LORA] = lora_products,
@@ -342,23 +345,42 @@ static bool is_measured(const struct op_shape *op, int operand)
            !tensor_given(&op->in[ops_fp8_most(op->kind, operand)]);
 }
 
+static bool is_of_experts(enum op_kind kind)
+{
+    return kind == OP_EXPERT_LINEAR_FP8 || kind == OP_EXPERT_LINEAR_DX_FP8 ||
+           kind == OP_EXPERT_LINEAR_DW_FP8;
+}
+
+/* Between experts' rows and weights stand their ends. */
+static int rounded_operand(const struct op_shape *op, int i)
+{
+    bool has_ends = is_of_experts(op->kind) && op->kind != OP_EXPERT_LINEAR_DW_FP8;
+
+    return i && has_ends ? (int)EXPERT_LINEAR_W : i;
+}
+
 /* Both operands are read, and written and read as codes, before the product; those are read twice
  * whose largest element is to be found. */
 static double rounding_ns(const struct prices *prices, const struct op_shape *op)
 {
     double n_bytes = 0;
 
-    for (int i = 0; i < OPS_FP8_OPERANDS; i++)
-        n_bytes += (double)tensor_elements(&op->in[i]) * (op->in[i].dtype == DTYPE_U8 ? 3
-                                                          : is_measured(op, i)        ? 6
-                                                                                      : 4);
+    for (int i = 0; i < OPS_FP8_OPERANDS; i++) {
+        const struct tensor *x = &op->in[rounded_operand(op, i)];
+
+        n_bytes += (double)tensor_elements(x) * (x->dtype == DTYPE_U8 ? 3
+                                                 : is_measured(op, i) ? 6
+                                                                      : 4);
+    }
     return price_memory_ns(prices, n_bytes, MEMORY_REACH);
 }
 
 struct formula price_products(const struct prices *prices, const struct op_shape *op)
 {
     bool in_fp8 = op->attributes.fp8 != FP8_NONE;
-    enum device_format format = in_fp8 ? FORMAT_F8 : price_format(op->in[OPS_FIRST].dtype);
+    /* Our own multipliers of experts are those of 16 bits (cuda/mma.cuh). */
+    enum device_format format =
+        in_fp8 && !is_of_experts(op->kind) ? FORMAT_F8 : price_format(op->in[OPS_FIRST].dtype);
     struct product products[N_PRODUCTS_MAX];
     double reach, peak = price_peak(prices, format, &reach), flop_ns = 0;
     int n = price_list_products(op, products), n_kernels = max_int(1, n);

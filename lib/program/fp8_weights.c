@@ -49,7 +49,7 @@ struct rounding_pass {
     struct program *program;
     enum fp8_recipe recipe;
     int function;
-    char *is_read; /* by parameter: products of fp8 read its weight */
+    int *n_matrices; /* by parameter: of its weight, which products of fp8 read; 0: none does */
     struct rounded_weights *list;
     int n;
     struct rounding_group *groups;
@@ -59,24 +59,48 @@ struct rounding_pass {
 
 /* ---- who reads what ---- */
 
-static bool reads_weight(const struct op *op)
+/* Which operand of the op is a weight that is rounded, and which is the largest elements'; -1. */
+struct weight_operand {
+    int weight, most;
+};
+
+static struct weight_operand weight_of(const struct op *op)
 {
-    return op->kind == OP_LINEAR_FP8 || op->kind == OP_LINEAR_DX_FP8;
+    switch (op->kind) {
+    case OP_LINEAR_FP8:
+    case OP_LINEAR_DX_FP8:
+        return (struct weight_operand){ LINEAR_W, ops_fp8_most(op->kind, LINEAR_W) };
+    case OP_EXPERT_LINEAR_FP8:
+    case OP_EXPERT_LINEAR_DX_FP8:
+        return (struct weight_operand){ EXPERT_LINEAR_W, EXPERT_LINEAR_FP8_W_MOST };
+    default:
+        return (struct weight_operand){ -1, -1 };
+    }
+}
+
+static int n_matrices_of(const struct program *p, const struct op *op)
+{
+    bool is_of_experts = weight_of(op).weight == EXPERT_LINEAR_W;
+
+    return is_of_experts ? (int)p->values[op->in[EXPERT_LINEAR_ENDS]].cols : 1;
 }
 
 static void find_readers(struct rounding_pass *w)
 {
     const struct program *p = w->program;
-    char *is_read = arena_array(&w->program->arena, char, p->n_values);
+    int *n_matrices = arena_array(&w->program->arena, int, p->n_values);
 
     for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++)
-            if (reads_weight(&p->functions[f].ops[i])) {
-                is_read[p->functions[f].ops[i].in[LINEAR_W]] = 1;
-                w->recipe = p->functions[f].ops[i].attributes.fp8;
-            }
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            if (weight_of(op).weight < 0)
+                continue;
+            n_matrices[op->in[weight_of(op).weight]] = n_matrices_of(p, op);
+            w->recipe = op->attributes.fp8;
+        }
     for (int i = 0; i < p->n_parameters; i++)
-        w->is_read[i] = is_read[p->parameters[i].weight];
+        w->n_matrices[i] = n_matrices[p->parameters[i].weight];
 }
 
 static bool is_sharded(const struct program *p, const struct parameter *q)
@@ -95,24 +119,36 @@ static void list_weights(struct rounding_pass *w)
         struct rounded_weights r = { .bucket = -1, .parameter = i, .x = q->weight };
 
         if (is_sharded(p, q)) {
-            CHECK(w->is_read[i] || !is_listed[q->bucket]);
-            if (!w->is_read[i] || is_listed[q->bucket])
+            CHECK(w->n_matrices[i] || !is_listed[q->bucket]);
+            if (!w->n_matrices[i] || is_listed[q->bucket])
                 continue;
             is_listed[q->bucket] = 1;
             r = (struct rounded_weights){ q->bucket, -1, p->buckets[q->bucket].weight_shard,
                                           0,         0,  0,
                                           0,         0 };
         }
-        if (w->is_read[i])
+        if (w->n_matrices[i])
             w->list[w->n++] = r;
     }
 }
 
 /* ---- tables ---- */
 
-static int64_t blocks_of(const struct rounding_pass *w, const struct parameter *q)
+/* Of a parameter, whose elements lie from `first` on, its blocks from first_block on. */
+static struct ops_fp8_matrix matrix_of(const struct rounding_pass *w, int parameter, int64_t first,
+                                       int64_t first_block)
 {
-    return w->recipe == FP8_TENSOR ? 1 : ops_fp8_blocks(q->rows, q->cols);
+    const struct parameter *q = &w->program->parameters[parameter];
+    int n = w->n_matrices[parameter];
+
+    return (struct ops_fp8_matrix){ first, q->rows / n, q->cols, first_block, n };
+}
+
+static int64_t blocks_of(const struct rounding_pass *w, int parameter)
+{
+    struct ops_fp8_matrix m = matrix_of(w, parameter, 0, 0);
+
+    return ops_fp8_matrix_blocks(&m, w->recipe == FP8_TENSOR);
 }
 
 static bool is_in(const struct rounded_weights *r, const struct program *p, int parameter)
@@ -132,10 +168,9 @@ static void make_table(struct rounding_pass *w, struct rounded_weights *r)
 
         if (!is_in(r, p, i))
             continue;
-        CHECK(w->is_read[i]);
-        list[n++] = (struct ops_fp8_matrix){ r->bucket >= 0 ? q->bucket_offset : 0, q->rows,
-                                             q->cols, r->n_blocks };
-        r->n_blocks += blocks_of(w, q);
+        CHECK(w->n_matrices[i]);
+        list[n++] = matrix_of(w, i, r->bucket >= 0 ? q->bucket_offset : 0, r->n_blocks);
+        r->n_blocks += blocks_of(w, i);
     }
     const char *of = r->bucket >= 0 ? arena_printf(&p->arena, "weights.%d", r->bucket)
                                     : p->parameters[r->parameter].name;
@@ -361,10 +396,9 @@ static void name_parts(struct rounding_pass *w, const struct rounded_weights *r,
 
     for (int i = 0; i < p->n_parameters; i++) {
         struct parameter *q = &p->parameters[i];
-        int64_t n = blocks_of(w, q);
-
         if (!is_in(r, p, i))
             continue;
+        int64_t n = blocks_of(w, i);
         make_codes(w, q, whole);
         w->codes[q->weight] = q->codes;
         w->most[q->weight] = program_view(p, w->groups[r->group].most, block, 1, n, n);
@@ -401,10 +435,12 @@ static bool read_codes(struct rounding_pass *w, struct function *f)
     for (int i = 0; i < f->n_ops; i++) {
         struct op *op = &f->ops[i];
 
-        if (!reads_weight(op))
+        struct weight_operand o = weight_of(op);
+
+        if (o.weight < 0)
             continue;
-        op->in[ops_fp8_most(op->kind, LINEAR_W)] = w->most[op->in[LINEAR_W]];
-        op->in[LINEAR_W] = w->codes[op->in[LINEAR_W]];
+        op->in[o.most] = w->most[op->in[o.weight]];
+        op->in[o.weight] = w->codes[op->in[o.weight]];
         has = true;
     }
     return has;
@@ -470,7 +506,7 @@ void fp8_weights(struct program *program, int gather)
     int n_functions = program->n_functions;
     char *has_codes = arena_array(&program->arena, char, n_functions + 1);
 
-    w.is_read = arena_array(&program->arena, char, program->n_parameters + 1);
+    w.n_matrices = arena_array(&program->arena, int, program->n_parameters + 1);
     w.codes = arena_array(&program->arena, int, program->n_values);
     w.most = arena_array(&program->arena, int, program->n_values);
     find_readers(&w);

@@ -72,6 +72,8 @@ enum op_kind recompute_kind_of(const struct op *op, int output)
         return OP_ATTENTION;
     if (op->kind == OP_LINEAR_FP8)
         return OP_LINEAR;
+    if (op->kind == OP_EXPERT_LINEAR_FP8)
+        return OP_EXPERT_LINEAR;
     return parts ? parts->norm : op->kind;
 }
 

@@ -83,7 +83,8 @@ static bool can_be_groups(const struct program *p, int id)
 int slice_experts(const struct slicer *s, const struct op *op)
 {
     const struct value *values = s->program->values;
-    bool is_product = op->kind == OP_EXPERT_LINEAR || op->kind == OP_EXPERT_LINEAR_DX;
+    bool is_product = op->kind == OP_EXPERT_LINEAR || op->kind == OP_EXPERT_LINEAR_DX ||
+                      op->kind == OP_EXPERT_LINEAR_FP8 || op->kind == OP_EXPERT_LINEAR_DX_FP8;
 
     if (!s->has_exchange || op->attributes.experts)
         return 0;

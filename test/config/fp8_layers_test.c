@@ -24,6 +24,7 @@ static int resolve(struct job *job, const struct row *row, struct arena *arena, 
 }
 
 #define FOUR "hidden_size: 64, ffn_size: 128, n_layers: 4"
+#define MIXTURE ", n_experts: 4, n_active_experts: 2, expert_ffn_size: 32"
 
 static const struct row mistakes[] = {
     { FOUR, ", fp8: fp4", "", "train.fp8 is fp4, not one of none, blockwise, tensor", 1 },
@@ -38,6 +39,23 @@ static const struct row mistakes[] = {
       1 },
     { "hidden_size: 64, ffn_size: 128, n_layers: 1", ", fp8: blockwise", "",
       "of 1 layer fp8_edge_layers leaves 1", 1 },
+    { FOUR MIXTURE, ", fp8: tensor, fp8_experts: fp8", "",
+      "train.fp8_experts is fp8 and train.fp8 tensor: experts' products have scales of blocks "
+      "alone "
+      "(hint: train.fp8: blockwise, or fp8_experts: bf16)",
+      1 },
+    { FOUR MIXTURE, ", fp8_experts: fp8", "", "train.fp8_experts is fp8 and train.fp8 none", 1 },
+    { FOUR, ", fp8: blockwise, fp8_experts: fp8", "",
+      "train.fp8_experts is fp8, but the model has no experts (hint: leave it out)", 1 },
+    { FOUR, ", fp8: blockwise, fp8_gradients: e5m2", "",
+      "train.fp8_gradients is e5m2 and train.fp8 blockwise: scales of blocks make its range "
+      "needless (hint: train.fp8: tensor, or fp8_gradients: e4m3)",
+      1 },
+    { FOUR, ", fp8_gradients: e5m2", "",
+      "train.fp8_gradients is e5m2, but train.fp8 none rounds no gradient (hint: train.fp8: "
+      "tensor, "
+      "or leave it out)",
+      1 },
 };
 
 static void refusals(void **state)
@@ -59,8 +77,13 @@ static const struct row noted[] = {
     { FOUR, ", fp8: blockwise", "", "train.fp8 = blockwise: products of layers 1 to 2 of 4", 1 },
     { FOUR, ", fp8: tensor, fp8_edge_layers: 0", "",
       "train.fp8 = tensor: products of layers 0 to 3 of 4", 1 },
-    { FOUR ", n_experts: 4, n_active_experts: 2, expert_ffn_size: 32", ", fp8: blockwise", "",
+    { FOUR MIXTURE, ", fp8: blockwise", "",
       "products of layers 1 to 2 of 4; those of experts stay bf16", 1 },
+    { FOUR ", n_experts: 4, n_active_experts: 2, expert_ffn_size: 40",
+      ", fp8: blockwise, fp8_experts: fp8", "",
+      "train.fp8: experts.down stays bf16 (64 x 40 on a rank are no multiples of 16)", 1 },
+    { FOUR MIXTURE, ", fp8: blockwise, fp8_experts: fp8, micro_batch: 2", "tp: 4",
+      "train.fp8: experts.down stays bf16 (64 x 8 on a rank are no multiples of 16)", 4 },
     { "hidden_size: 64, ffn_size: 200, n_layers: 4", ", fp8: blockwise", "",
       "train.fp8: down stays bf16 (64 x 200 on a rank are no multiples of 16)", 1 },
     { "hidden_size: 64, ffn_size: 144, n_layers: 4", ", fp8: blockwise, micro_batch: 2", "tp: 2",
@@ -91,8 +114,8 @@ static void layers(void **state)
     (void)state;
     for (int edge = 0; edge < 4; edge++)
         for (int layer = -1; layer <= 6; layer++) {
-            struct fp8_choice choice = { FP8_BLOCKWISE, edge, 0, 0 };
-            struct fp8_choice none = { FP8_NONE, edge, 0, 0 };
+            struct fp8_choice choice = { .recipe = FP8_BLOCKWISE, .edge_layers = edge };
+            struct fp8_choice none = { .edge_layers = edge };
             bool is_between = layer >= edge && layer <= 5 - edge;
 
             assert_int_equal(fp8_has_layer(&choice, &spec, layer), is_between);

@@ -88,6 +88,7 @@ static bool needs_another_key(const char *override)
         "parallel.schedule=dynamic", "memory.update=host",           "optimizer.masters=split",
         "moe.drop=probability",      "train.fp8=blockwise",          "train.fp8=tensor",
         "optimizer.name=sgd",        "optimizer.decay_shape=cosine", "optimizer.decay_shape=1-sqrt",
+        "train.fp8_experts=fp8",     "train.fp8_gradients=e5m2",
     };
 
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)

@@ -134,6 +134,33 @@ static void whole_experts(void **state)
     law_must_equal("NCCL, whole experts", &staged, &enqueued);
 }
 
+#define FP8 \
+    "model.n_layers=2|data.seq_len=8|model.n_experts=4|model.expert_ffn_size=160|train.fp8=" \
+    "blockwise|" \
+    "train.fp8_edge_layers=0|train.fp8_experts=fp8|parallel.ep=2"
+
+/* Rounded by each product, or once a step by those that have shards: rows in slots, some empty. */
+static void in_fp8(void **state)
+{
+    struct law_case law = small("mixture", "bf16", 2);
+
+    (void)state;
+    law.n_ranks = 4;
+    law.global_batch = 8;
+    law.gradient_sum = "early";
+    law.tuning = FP8 "|train.fp8_weights=product";
+    choose(0, "eager");
+    struct law_outcome wanted = law_run(&law), cpu = on_the_cpu(&law);
+    near("a GPU and the CPU, fp8", &wanted, &cpu, 2e-2);
+    choose(1, "lazy");
+    law.tuning = FP8;
+    law.zero = 3;
+    law.recompute = "full";
+    law.poison = 1;
+    struct law_outcome got = law_run(&law);
+    law_must_equal("codes of shards, NCCL", &wanted, &got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +168,7 @@ int main(void)
         cmocka_unit_test(choices_are_dropped),
         cmocka_unit_test(equal_bits),
         cmocka_unit_test(whole_experts),
+        cmocka_unit_test(in_fp8),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

@@ -47,6 +47,7 @@ static struct law_outcome run_on(const char *device, const struct law_case *c)
 #define RESIDUAL "train.residual=bf16"
 #define BLOCKS "train.fp8=blockwise"
 #define ONE_SCALE "train.fp8=tensor"
+#define E5M2 ONE_SCALE "|train.fp8_gradients=e5m2"
 
 struct beside {
     const char *model, *dtype;
@@ -78,7 +79,7 @@ static void follows_the_cpu(void **state)
         { "normed", "bf16", NULL, 4e-3, 1e-2 },     { "alibi", "fp32", NULL, 1e-5, 2e-5 },
         { "mixture", "fp32", NULL, 1e-5, 2e-5 },    { "llama", "bf16", RESIDUAL, 4e-3, 1e-2 },
         { "gpt2", "bf16", RESIDUAL, 4e-3, 1e-2 },   { "llama", "bf16", BLOCKS, 8e-3, 2e-2 },
-        { "llama", "bf16", ONE_SCALE, 8e-3, 4e-2 },
+        { "llama", "bf16", ONE_SCALE, 8e-3, 4e-2 }, { "llama", "bf16", E5M2, 8e-3, 4e-2 },
     };
 
     double slack = slack_of_libraries();

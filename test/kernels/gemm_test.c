@@ -248,9 +248,13 @@ static void test_not_finite(void **state)
 static void test_scratch_bound(void **state)
 {
     static const struct cpu_gemm_shape shapes[] = {
-        { .m = 3000, .n = 50, .k = 40 },    { .m = 40, .n = 3000, .k = 5000 },
-        { .m = 1100, .n = 90, .k = 4200 },  { .m = 9, .n = 7, .k = 20000 },
+        { .m = 3000, .n = 50, .k = 40 },
+        { .m = 40, .n = 3000, .k = 5000 },
+        { .m = 1100, .n = 90, .k = 4200 },
+        { .m = 9, .n = 7, .k = 20000 },
         { .m = 600, .n = 9000, .k = 3000 },
+        { .m = 3000, .n = 50, .k = 400, .scaled_k = 128 },
+        { .m = 90, .n = 700, .k = 5000, .scaled_k = 128 },
     };
 
     (void)state;

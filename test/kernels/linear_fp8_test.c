@@ -75,6 +75,57 @@ static void test_products(void **state)
             }
 }
 
+/* Gradients of outputs in e5m2, of parts of tensors, too; the forward has none. */
+static void test_e5m2(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < N_DIMS; i++) {
+            struct op_case *c = make(kinds[k], FP8_TENSOR, all_dims[i], false);
+
+            c->op.attributes.e5m2_dy = 1;
+            if (i % 2) {
+                op_case_input(c, ops_fp8_most(kinds[k], 0), 1, 1, DTYPE_F32, 1);
+                tensor_set(&c->op.in[ops_fp8_most(kinds[k], 0)], 0, 0, 19.5);
+            }
+            op_case_check(c, 4e-6);
+            op_case_destroy(c);
+        }
+}
+
+/* x is rounded to what, of a tensor whose largest element is 57344, so that its scale is 1. */
+static const struct {
+    double x, code;
+} e5m2_borders[] = {
+    { 57344, 57344 },     { 53248, 49152 },       { 49152, 49152 }, /* a tie, to even */
+    { 45056, 49152 },     { 0x1p-17, 0 },         { 0x1.8p-17, 0x1p-16 }, { 0x1.8p-16, 0x1p-15 },
+    { 0x1p-14, 0x1p-14 }, { 0x1.ep-15, 0x1p-14 }, { -1.125, -1 },         { -1.375, -1.5 },
+    { -0.0, 0 },          { 1.25, 1.25 },
+};
+
+static void test_e5m2_borders(void **state)
+{
+    const int n = (int)(sizeof e5m2_borders / sizeof *e5m2_borders);
+    struct op_case *c = make(OP_LINEAR_DX_FP8, FP8_TENSOR, (struct dims){ 1, 32, 32 }, false);
+
+    (void)state;
+    c->op.attributes.e5m2_dy = 1;
+    for (int64_t i = 0; i < 32; i++) {
+        tensor_set(&c->op.in[LINEAR_DX_DY], 0, i, i < n ? e5m2_borders[i].x : 0);
+        for (int64_t j = 0; j < 32; j++)
+            tensor_set(&c->op.in[LINEAR_DX_W], i, j, i == j ? 448 : 0);
+    }
+    op_case_run(c, 1, RUN_FIRST);
+    for (int64_t i = 0; i < n; i++) {
+        double got = tensor_get(&c->op.out[LINEAR_DX_DX], 0, i);
+
+        if (got != 448 * e5m2_borders[i].code)
+            fail_msg("%g is rounded to %g, wanted %g", e5m2_borders[i].x, got / 448,
+                     e5m2_borders[i].code);
+    }
+    op_case_destroy(c);
+}
+
 /* Operands that are parts of tensors: the others have larger elements, or none. */
 static void test_parts(void **state)
 {
@@ -99,7 +150,7 @@ static void test_parts(void **state)
 /* fp8_weight_codes of a product's weight, by what fp8_weight_amax finds. */
 static struct op_case *code_weight(const struct op_case *c, struct dims d, int64_t blocks)
 {
-    const int64_t matrix[OPS_FP8_MATRIX_COLS] = { 0, d.n, d.k, 0 };
+    const struct ops_fp8_matrix matrix = { 0, d.n, d.k, 0, 1 };
     struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
     struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
 
@@ -107,7 +158,7 @@ static struct op_case *code_weight(const struct op_case *c, struct dims d, int64
     op_case_input(amax, 0, d.n, d.k, DTYPE_BF16, 1);
     op_case_copy(&amax->op.in[0], &c->op.in[LINEAR_W]);
     op_case_input(amax, FP8_WEIGHT_AMAX_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, matrix, sizeof matrix);
+    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, &matrix, sizeof matrix);
     op_case_output(amax, FP8_WEIGHT_AMAX_MOST, 1, blocks, DTYPE_F32);
     op_case_run(amax, 2, RUN_FIRST);
     op_case_input(codes, 0, d.n, d.k, DTYPE_BF16, 1);
@@ -115,7 +166,7 @@ static struct op_case *code_weight(const struct op_case *c, struct dims d, int64
     op_case_input(codes, FP8_WEIGHT_CODES_MOST, 1, blocks, DTYPE_F32, 1);
     op_case_copy(&codes->op.in[FP8_WEIGHT_CODES_MOST], &amax->op.out[FP8_WEIGHT_AMAX_MOST]);
     op_case_input(codes, FP8_WEIGHT_CODES_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, matrix, sizeof matrix);
+    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, &matrix, sizeof matrix);
     op_case_output(codes, FP8_WEIGHT_CODES_CODES, d.n, d.k, DTYPE_U8);
     op_case_output(codes, FP8_WEIGHT_CODES_JOINED, 1, blocks, DTYPE_F32);
     op_case_run(codes, 2, RUN_FIRST);
@@ -281,10 +332,11 @@ static void test_rows_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_codes),      cmocka_unit_test(test_borders),
-        cmocka_unit_test(test_small),      cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_rows_apart),
+        cmocka_unit_test(test_products),     cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_codes),        cmocka_unit_test(test_borders),
+        cmocka_unit_test(test_small),        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_rows_apart),   cmocka_unit_test(test_e5m2),
+        cmocka_unit_test(test_e5m2_borders),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

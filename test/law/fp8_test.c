@@ -17,7 +17,10 @@
 
 #define BATCHES "train.micro_batch=8|"
 
-static const char *const recipes[] = { BATCHES "train.fp8=blockwise", BATCHES "train.fp8=tensor" };
+#define E5M2 "|train.fp8_gradients=e5m2"
+
+static const char *const recipes[] = { BATCHES "train.fp8=blockwise",
+                                       BATCHES "train.fp8=tensor" E5M2 };
 
 #define N_RECIPES (int)(sizeof recipes / sizeof *recipes)
 
@@ -197,16 +200,16 @@ static void adapters(void **state)
     check("adapters, frozen shards", &wanted, &c);
 }
 
-enum { N_OTHERS = 4 };
+enum { N_OTHERS = 5 };
 
 /* Other bits, of another hash, and near those of bf16; each recipe, and each number of edges. */
 static void near_bf16(void **state)
 {
-    static const char *const others[N_OTHERS] = { BATCHES "train.fp8=blockwise",
-                                                  BATCHES "train.fp8=tensor",
-                                                  BATCHES
-                                                  "train.fp8=blockwise|train.fp8_edge_layers=0",
-                                                  BATCHES "train.fp8=blockwise|train.fp8_dw=bf16" };
+    static const char *const others[N_OTHERS] = {
+        BATCHES "train.fp8=blockwise", BATCHES "train.fp8=tensor", BATCHES "train.fp8=tensor" E5M2,
+        BATCHES "train.fp8=blockwise|train.fp8_edge_layers=0",
+        BATCHES "train.fp8=blockwise|train.fp8_dw=bf16"
+    };
     struct law_case c = law_base("llama", "bf16");
     struct law_outcome got[N_OTHERS + 1];
 

@@ -3,9 +3,9 @@
  *
  *     fp8 KIND RECIPE T K N
  *
- * KIND is linear, dx or dw, RECIPE blockwise or tensor. Standard input: the op's two inputs, of
- * bf16, x [T x K] and w [N x K], dy [T x N] and w, or dy and x. Standard output: what it writes, of
- * bf16, dw of fp32.
+ * KIND is linear, dx or dw, RECIPE blockwise, tensor, or e5m2: tensor with dy of e5m2. Standard
+ * input: the op's two inputs, of bf16, x [T x K] and w [N x K], dy [T x N] and w, or dy and x.
+ * Standard output: what it writes, of bf16, dw of fp32.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static int parse(struct op_shape *op, char **argv)
     if (i == 3 || t < 1 || k < 1 || n < 1)
         return -1;
     *op = (struct op_shape){ .kind = kinds[i].kind };
-    op->attributes.fp8 = strcmp(argv[2], "tensor") ? FP8_BLOCKWISE : FP8_TENSOR;
+    op->attributes.fp8 = strcmp(argv[2], "blockwise") ? FP8_TENSOR : FP8_BLOCKWISE;
+    op->attributes.e5m2_dy = !strcmp(argv[2], "e5m2");
     op->in[0] = make(t, i == 0 ? k : n, DTYPE_BF16);
     op->in[1] = make(i == 2 ? t : n, k, DTYPE_BF16);
     op->out[0] = i == 2   ? make(n, k, DTYPE_F32)
@@ -81,7 +82,7 @@ int main(int argc, char **argv)
     struct op_shape op;
 
     if (argc != 6 || parse(&op, argv) < 0) {
-        fprintf(stderr, "usage: fp8 linear|dx|dw blockwise|tensor T K N\n");
+        fprintf(stderr, "usage: fp8 linear|dx|dw blockwise|tensor|e5m2 T K N\n");
         return 2;
     }
     for (int i = 0; i < 2; i++)

@@ -450,7 +450,7 @@ static void fp8_text(void **state)
     spec.n_layers = 3;
     options.n_micro_batches = 1;
     options.dtype = DTYPE_BF16;
-    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0, 0 };
+    options.fp8 = (struct fp8_choice){ .recipe = FP8_BLOCKWISE, .edge_layers = 1 };
     options.recompute = RECOMPUTE_KIND_FULL;
     check_compiled(GOLDEN "llama.fp8.txt", &options);
 }
@@ -466,7 +466,7 @@ static void fp8_tensor_text(void **state)
     options.n_micro_batches = 1;
     options.mesh.size[AXIS_TP] = options.mesh.size[AXIS_CP] = 2;
     options.dtype = DTYPE_BF16;
-    options.fp8 = (struct fp8_choice){ FP8_TENSOR, 1, 0, 0 };
+    options.fp8 = (struct fp8_choice){ .recipe = FP8_TENSOR, .edge_layers = 1 };
     check_compiled(GOLDEN "llama.fp8-tensor.txt", &options);
 }
 
@@ -483,7 +483,7 @@ static void fp8_weights_text(void **state)
     options.gradients.zero = 3;
     options.gradients.early = true;
     options.dtype = DTYPE_BF16;
-    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0, 0 };
+    options.fp8 = (struct fp8_choice){ .recipe = FP8_BLOCKWISE, .edge_layers = 1 };
     check_compiled(GOLDEN "llama.fp8-zero-3.txt", &options);
 }
 

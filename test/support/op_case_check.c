@@ -229,6 +229,9 @@ static bool isas_agree(const struct op_shape *op)
     case OP_EXPERT_LINEAR:
     case OP_EXPERT_LINEAR_DX:
     case OP_EXPERT_LINEAR_DW:
+    case OP_EXPERT_LINEAR_FP8:
+    case OP_EXPERT_LINEAR_DX_FP8:
+    case OP_EXPERT_LINEAR_DW_FP8:
     case OP_EXPERT_LORA:
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:

@@ -114,6 +114,9 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.kind == OP_LINEAR_DW_FP8 || out->op.kind == OP_FP8_WEIGHT_AMAX ||
         out->op.kind == OP_FP8_WEIGHT_CODES)
         out->op.attributes.fp8 = FP8_TENSOR;
+    if (out->op.kind == OP_EXPERT_LINEAR_FP8 || out->op.kind == OP_EXPERT_LINEAR_DX_FP8 ||
+        out->op.kind == OP_EXPERT_LINEAR_DW_FP8)
+        out->op.attributes.fp8 = FP8_BLOCKWISE;
     if (out->op.kind == OP_TOP_K || out->op.kind == OP_ENCODE_ROWS ||
         out->op.kind == OP_DECODE_ROWS) {
         out->op.attributes.ratio = 0.01;

@@ -78,6 +78,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_gate_rows(table);
     cpu_register_dispatch(table);
     cpu_register_expert_linear(table);
+    cpu_register_experts_fp8(table);
     cpu_register_dropout(table);
     cpu_register_limit_choices(table);
     cpu_register_lora(table);

@@ -109,6 +109,7 @@ void cpu_register_pages(struct kernels_backend *table);
 void cpu_register_gate_rows(struct kernels_backend *table);
 void cpu_register_dispatch(struct kernels_backend *table);
 void cpu_register_expert_linear(struct kernels_backend *table);
+void cpu_register_experts_fp8(struct kernels_backend *table);
 void cpu_register_dropout(struct kernels_backend *table);
 void cpu_register_limit_choices(struct kernels_backend *table);
 void cpu_register_lora(struct kernels_backend *table);

@@ -11,19 +11,14 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "kernels/cpu/experts_impl.h"
 #include "kernels/cpu/gemm_impl.h"
 
-/* What an op is made of, whichever it is. */
-struct expert_operands {
-    const struct tensor *rows, *ends, *other, *out; /* x or dy; ends; w, or x of dw; y, dx or dw */
-    bool is_dw;
-};
-
-static struct expert_operands parts_of(const struct op_shape *op)
+struct cpu_expert_operands cpu_expert_operands(const struct op_shape *op)
 {
-    bool is_dw = op->kind == OP_EXPERT_LINEAR_DW;
+    bool is_dw = op->kind == OP_EXPERT_LINEAR_DW || op->kind == OP_EXPERT_LINEAR_DW_FP8;
 
-    return (struct expert_operands){
+    return (struct cpu_expert_operands){
         .rows = &op->in[EXPERT_LINEAR_X],
         .ends = &op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS],
         .other = &op->in[is_dw ? EXPERT_LINEAR_DW_X : EXPERT_LINEAR_W],
@@ -35,7 +30,7 @@ static struct expert_operands parts_of(const struct op_shape *op)
 /* The product of an expert with so many rows. */
 static struct cpu_gemm_shape product_shape(const struct op_shape *op, int64_t n_rows)
 {
-    struct expert_operands p = parts_of(op);
+    struct cpu_expert_operands p = cpu_expert_operands(op);
 
     return (struct cpu_gemm_shape){ .m = p.is_dw ? p.rows->cols : n_rows,
                                     .n = p.out->cols,
@@ -82,25 +77,24 @@ static void zero_rows(struct kernels *kernels, const struct tensor *dw, int64_t 
 
 /* ---- all of them ---- */
 
-/* Rows of w, or of its gradient, that an expert has. */
-static int64_t rows_an_expert(const struct op_shape *op)
+int64_t cpu_rows_an_expert(const struct op_shape *op)
 {
-    struct expert_operands p = parts_of(op);
+    struct cpu_expert_operands p = cpu_expert_operands(op);
 
     return p.is_dw ? p.rows->cols : p.other->rows / p.ends->cols;
 }
 
-static void run_expert(struct kernels *kernels, const struct kernel_call *call, int64_t expert,
-                       int64_t begin, int64_t end, int first)
+static void run_expert(struct kernels *kernels, const struct kernel_call *call,
+                       const struct cpu_expert *e, int first)
 {
     const struct op_shape *op = &call->op;
-    struct expert_operands p = parts_of(op);
-    int64_t first_row = expert * rows_an_expert(op);
-    struct cpu_gemm_shape shape = product_shape(op, end - begin);
-    struct cpu_gemm_operands operands = { .a = cpu_row(p.rows, begin), .first = first };
+    struct cpu_expert_operands p = cpu_expert_operands(op);
+    int64_t first_row = e->number * cpu_rows_an_expert(op);
+    struct cpu_gemm_shape shape = product_shape(op, e->end - e->begin);
+    struct cpu_gemm_operands operands = { .a = cpu_row(p.rows, e->begin), .first = first };
 
-    operands.b = cpu_row(p.other, p.is_dw ? begin : first_row);
-    operands.c = cpu_row(p.out, p.is_dw ? first_row : begin);
+    operands.b = cpu_row(p.other, p.is_dw ? e->begin : first_row);
+    operands.c = cpu_row(p.out, p.is_dw ? first_row : e->begin);
     cpu_gemm_run(cpu_of(kernels), &shape, &operands, call->scratch);
 }
 
@@ -110,11 +104,12 @@ static bool is_meant(const struct op_attributes *a, int64_t expert)
     return !a->experts || (expert >= a->first && expert < a->first + a->experts);
 }
 
-static void expert_linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
+void cpu_run_experts(struct kernels *kernels, const struct kernel_call *call, int first,
+                     cpu_expert_fn run)
 {
-    struct expert_operands p = parts_of(&call->op);
+    struct cpu_expert_operands p = cpu_expert_operands(&call->op);
     const int32_t *ends = p.ends->data;
-    int64_t begin = 0, n = rows_an_expert(&call->op);
+    int64_t begin = 0, n = cpu_rows_an_expert(&call->op);
 
     for (int64_t expert = 0; expert < p.ends->cols; expert++) {
         int64_t end = ends[expert];
@@ -123,11 +118,16 @@ static void expert_linear_run(struct kernels *kernels, const struct kernel_call 
         if (!is_meant(&call->op.attributes, expert))
             ;
         else if (begin < end)
-            run_expert(kernels, call, expert, begin, end, first);
+            run(kernels, call, &(struct cpu_expert){ expert, begin, end }, first);
         else if (p.is_dw && first)
             zero_rows(kernels, p.out, expert * n, n);
         begin = end;
     }
+}
+
+static void expert_linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    cpu_run_experts(kernels, call, first, run_expert);
 }
 
 void cpu_register_expert_linear(struct kernels_backend *table)

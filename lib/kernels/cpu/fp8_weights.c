@@ -42,7 +42,7 @@ CPU_INLINE const struct ops_fp8_matrix *matrix_at(const struct weight_rounding *
     for (int i = 0; i < r->n_matrices; i++) {
         const struct ops_fp8_matrix *m = &r->matrices[i];
 
-        if (element >= m->first && element < m->first + m->rows * m->cols)
+        if (element >= m->first && element < m->first + m->n * m->rows * m->cols)
             return m;
     }
     return NULL;
@@ -67,13 +67,14 @@ CPU_INLINE void measure_block_body(void *context, int64_t block)
     const struct ops_fp8_matrix *m = r->matrices;
     uint16_t most = 0;
 
-    while (block >= m->first_block + ops_fp8_blocks(m->rows, m->cols))
+    while (block >= m->first_block + ops_fp8_matrix_blocks(m, 0))
         m++;
-    int64_t across = ceil_div(m->cols, SIDE), number = block - m->first_block;
-    int64_t row = number / across * SIDE, col = number % across * SIDE;
+    int64_t of_one = ops_fp8_blocks(m->rows, m->cols), number = block - m->first_block;
+    int64_t first_row = number / of_one * m->rows, across = ceil_div(m->cols, SIDE);
+    int64_t row = number % of_one / across * SIDE, col = number % of_one % across * SIDE;
     int64_t row_end = min_i64(row + SIDE, m->rows), width = min_i64(SIDE, m->cols - col);
     for (; row < row_end; row++) {
-        int64_t at = m->first + row * m->cols + col - r->begin;
+        int64_t at = m->first + (first_row + row) * m->cols + col - r->begin;
         int64_t first = max_i64(at, 0), end = min_i64(at + width, r->n);
 
         most = first < end ? larger_of(most, r->x + first, end - first) : most;
@@ -148,14 +149,16 @@ CPU_INLINE void round_chunk_body(void *context, int64_t chunk)
     const struct weight_rounding *r = context;
     int64_t at = chunk * CHUNK, end = min_i64(at + CHUNK, r->n);
     const struct ops_fp8_matrix *m = matrix_at(r, r->begin + at);
-    int64_t last = m ? min_i64(end, m->first + m->rows * m->cols - r->begin) : at;
+    int64_t last = m ? min_i64(end, m->first + m->n * m->rows * m->cols - r->begin) : at;
 
     memset(r->codes + last, 0, (size_t)(end - last));
     while (at < last) {
         int64_t element = r->begin + at - m->first, row = element / m->cols;
         int64_t col = element % m->cols, across = ceil_div(m->cols, SIDE);
         int64_t n = min_i64(min_i64(SIDE - col % SIDE, m->cols - col), last - at);
-        int64_t block = r->has_one ? 0 : row / SIDE * across + col / SIDE;
+        int64_t block = r->has_one ? 0
+                                   : row / m->rows * ops_fp8_blocks(m->rows, m->cols) +
+                                         row % m->rows / SIDE * across + col / SIDE;
 
         round_span(r->codes + at, r->x + at, r->scales[m->first_block + block], n);
         at += n;

@@ -138,14 +138,19 @@ size_t cpu_gemm_scratch_most(const struct cpu_kernels *cpu, const struct cpu_gem
     const struct gemm_code *code = cut.code;
     int64_t n_threads = cpu_n_threads(cpu);
     int64_t rows = round_up(min_i64(shape->m, ROWS_A_BLOCK), code->rows);
-    int64_t cols = round_up(shape->n, code->cols), steps = cut.n_steps + code->steps;
-    int64_t packed = min_i64(rows * steps, PACKED_LANES + rows * 2 * code->steps);
+    int64_t block = cut.has_blocks ? shape->scaled_k / cut.elements : code->steps;
+    int64_t most_steps = max_i64(block, code->steps);
+    int64_t cols = round_up(shape->n, code->cols), steps = cut.n_steps + most_steps;
+    int64_t packed = min_i64(rows * steps, PACKED_LANES + rows * 2 * most_steps);
     /* Of several pieces, each is half of the longest or more. */
-    int64_t n_panels = min_i64(rows / code->rows * ceil_div(cut.n_steps, code->steps),
-                               ceil_div(2 * packed, (int64_t)code->rows * code->steps));
+    int64_t n_panels =
+        min_i64(rows / code->rows * ceil_div(cut.n_steps, min_i64(block, code->steps)),
+                ceil_div(2 * packed, code->rows * min_i64(block, code->steps)));
     int64_t accum_buffers = n_threads * max_i64(rows, code->rows) * code->cols;
-    int64_t panels = n_threads * round_up((int64_t)code->cols * code->steps, 16);
+    int64_t panels = n_threads * round_up(code->cols * most_steps, 16);
 
+    if (shape->scaled_k) /* sums of a block */
+        panels += n_threads * code->rows * code->cols;
     accum_buffers =
         max_i64(accum_buffers, min_i64(rows * cols, SHARED_ACCUM_FLOATS + rows * code->cols));
     return (size_t)(packed + n_panels * PANEL_GAP + accum_buffers + panels) * sizeof(uint32_t) +

@@ -2,14 +2,15 @@
  * linear_fp8.c - linear_fp8, linear_dx_fp8, linear_dw_fp8: operands are rounded to e4m3 by blocks
  * (ops/fp8_recipe.h), then multiplied by gemm.c
  *
- * A number of e4m3 is one of bf16, so codes lie in scratch as bf16 and gemm.c needs to know of
- * scales alone. A tile of the rounding is 128 x 128 elements, whatever the blocks are: it has a
- * scale for each row, for each column, or one; with one scale of the whole operand, and unless the
- * largest elements of its parts are given, a first round of tiles finds the largest. The order of
- * IEEE operations is compress.c's, and the contract with other backends: scale = max / 448, code =
- * round(x / scale).
+ * A number of e4m3, or e5m2, is one of bf16, so codes lie in scratch as bf16 and gemm.c needs to
+ * know of scales alone. A tile of the rounding is 128 x 128 elements, whatever the blocks are: it
+ * has a scale for each row, for each column, or one; with one scale of the whole operand, and unless
+ * the largest elements of its parts are given, a first round of tiles finds the largest. The order
+ * of IEEE operations is compress.c's, and the contract with other backends: scale = max / 448 (of
+ * e5m2, 57344), code = round(x / scale).
  */
 #include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/e5m2_impl.h"
 #include "kernels/cpu/linear_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
@@ -23,6 +24,7 @@ enum blocks { BLOCKS_IN_ROWS, BLOCKS_IN_COLUMNS, BLOCKS_SQUARE, BLOCKS_ONE };
 struct fp8_rounding {
     const struct tensor *x;
     enum blocks blocks;
+    bool is_e5m2;
     uint16_t *codes;            /* dense */
     float *scales;              /* of blocks, in order of rows; of columns [blocks x columns] */
     uint16_t *most;             /* of each tile its largest |x|, for BLOCKS_ONE */
@@ -68,6 +70,18 @@ CPU_INLINE uint16_t largest(const uint16_t *sizes, int64_t n)
     for (int64_t i = 0; i < n; i++)
         most = sizes[i] > most ? sizes[i] : most;
     return most;
+}
+
+/* With one scale. */
+CPU_INLINE void round_row_e5m2(uint16_t *codes, const uint16_t *x, float scale, int n)
+{
+    float divisor = scale > 0 ? scale : 1.0f; /* nor NaN */
+
+    for (int i = 0; i < n; i++) {
+        float code = e5m2_value(e5m2_code(vec_from_bf16(x[i]) / divisor));
+
+        codes[i] = scale > 0 ? (uint16_t)(bits_of(code) >> 16) : 0;
+    }
 }
 
 CPU_INLINE void round_row(uint16_t *codes, const uint16_t *x, const float *scales, int n)
@@ -132,9 +146,14 @@ CPU_INLINE void round_others(const struct fp8_rounding *r, const struct rounding
             scales[col] = scale_of(most[col]);
         memcpy(r->scales + block * r->x->cols + t->col, scales, (size_t)t->n_cols * sizeof *scales);
     }
-    for (int row = 0; row < t->n_rows; row++)
-        round_row(r->codes + (t->row + row) * r->x->cols + t->col, elements(r, t, row), scales,
-                  t->n_cols);
+    for (int row = 0; row < t->n_rows; row++) {
+        uint16_t *codes = r->codes + (t->row + row) * r->x->cols + t->col;
+
+        if (r->is_e5m2)
+            round_row_e5m2(codes, elements(r, t, row), *scales, t->n_cols);
+        else
+            round_row(codes, elements(r, t, row), scales, t->n_cols);
+    }
 }
 
 CPU_INLINE void round_tile_body(void *context, int64_t number)
@@ -190,7 +209,8 @@ static uint16_t measure(struct kernels *kernels, struct fp8_rounding *r)
     return largest(r->most, n_tiles(r->x));
 }
 
-static float scale_of_parts(const struct tensor *parts)
+/* The bits of the largest. */
+static uint32_t largest_of_parts(const struct tensor *parts)
 {
     uint32_t most = 0;
 
@@ -199,7 +219,14 @@ static float scale_of_parts(const struct tensor *parts)
 
         most = size > most ? size : most;
     }
-    return e4m3_scale(most);
+    return most;
+}
+
+static float one_scale(struct kernels *kernels, struct fp8_rounding *r)
+{
+    uint32_t most = r->parts ? largest_of_parts(r->parts) : (uint32_t)measure(kernels, r) << 16;
+
+    return r->is_e5m2 ? e5m2_scale(most) : e4m3_scale(most);
 }
 
 static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
@@ -213,7 +240,7 @@ static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
         return;
     }
     if (r->blocks == BLOCKS_ONE)
-        *r->scales = r->parts ? scale_of_parts(r->parts) : scale_of(measure(kernels, r));
+        *r->scales = one_scale(kernels, r);
     pool_run(kernels->pool, n_tiles(r->x), round_tile[cpu_of(kernels)->isa], r);
 }
 
@@ -260,6 +287,8 @@ static struct fp8_rounding rounding_of(const struct op_shape *op, int input, cha
     struct fp8_rounding r = { .x = x,
                               .parts = tensor_given(parts) ? parts : NULL,
                               .blocks = blocks_of(op, input),
+                              .is_e5m2 = op->attributes.e5m2_dy && input == LINEAR_DX_DY &&
+                                         op->kind != OP_LINEAR_FP8,
                               .codes = (uint16_t *)(void *)scratch,
                               .n_across = ceil_div(x->cols, SIDE) };
 
@@ -304,11 +333,17 @@ static size_t fp8_scratch_bytes(struct kernels *kernels, const struct op_shape *
            cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
 }
 
-static void fp8_run(struct kernels *kernels, const struct kernel_call *call, int first)
+size_t cpu_linear_fp8_scratch_most(struct kernels *kernels, const struct op_shape *op)
 {
-    const struct op_shape *op = &call->op;
     struct cpu_gemm_shape shape = product_shape(op);
-    char *scratch = call->scratch;
+
+    return operand_bytes(op, LINEAR_X) + operand_bytes(op, LINEAR_W) +
+           cpu_gemm_scratch_most(cpu_of(kernels), &shape);
+}
+
+void cpu_linear_fp8(struct kernels *kernels, const struct op_shape *op, char *scratch, int first)
+{
+    struct cpu_gemm_shape shape = product_shape(op);
     struct fp8_rounding a = rounding_of(op, LINEAR_X, scratch);
     struct fp8_rounding b = rounding_of(op, LINEAR_W, scratch + operand_bytes(op, LINEAR_X));
 
@@ -324,6 +359,11 @@ static void fp8_run(struct kernels *kernels, const struct kernel_call *call, int
         operands.bias = op->in[LINEAR_B].data;
     cpu_gemm_run(cpu_of(kernels), &shape, &operands,
                  scratch + operand_bytes(op, LINEAR_X) + operand_bytes(op, LINEAR_W));
+}
+
+static void fp8_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    cpu_linear_fp8(kernels, &call->op, call->scratch, first);
 }
 
 static void dw_run(struct kernels *kernels, const struct kernel_call *call, int first)

@@ -17,6 +17,7 @@
 struct rounded {
     const struct tensor *x;
     double *codes, *scales;
+    bool is_e5m2;
 };
 
 struct block {
@@ -36,21 +37,24 @@ static double most_of_block(const struct tensor *x, const struct block *b)
 
 static void round_block(const struct rounded *r, const struct block *b, double most)
 {
-    float scale = isfinite(most) ? (float)most / 448.0f : NAN;
+    float scale = isfinite(most) ? (float)most / (r->is_e5m2 ? 57344.0f : 448.0f) : NAN;
 
     for (int64_t row = b->row; row < b->row_end; row++)
         for (int64_t col = b->col; col < b->col_end; col++) {
             int64_t i = row * r->x->cols + col;
 
             r->scales[i] = (double)scale;
-            r->codes[i] = scale > 0 ? e4m3_rounded((float)*at(r->x, row, col) / scale) : 0;
+            float quotient = (float)*at(r->x, row, col) / (scale > 0 ? scale : 1);
+            r->codes[i] = !(scale > 0) ? 0
+                          : r->is_e5m2 ? e5m2_rounded(quotient)
+                                       : e4m3_rounded(quotient);
         }
 }
 
 static struct rounded new_rounded(const struct tensor *x)
 {
     size_t n = (size_t)tensor_elements(x);
-    struct rounded r = { x, malloc(n * sizeof(double)), malloc(n * sizeof(double)) };
+    struct rounded r = { x, malloc(n * sizeof(double)), malloc(n * sizeof(double)), false };
 
     CHECK(r.codes && r.scales);
     return r;
@@ -112,6 +116,7 @@ static struct rounded round_whole(const struct op_shape *op, int operand)
 
         most = most_of_block(parts, &column);
     }
+    r.is_e5m2 = op->attributes.e5m2_dy && op->kind != OP_LINEAR_FP8 && operand == LINEAR_DX_DY;
     round_block(&r, &all, most);
     return r;
 }
@@ -230,14 +235,17 @@ static int64_t block_at(const struct op_shape *op, int matrices, int64_t element
     const struct tensor *t = &op->in[matrices];
 
     for (int64_t i = 0; i < t->rows; i++) {
-        const int64_t *m = (const int64_t *)t->data + i * t->stride; /* first, rows, cols, block */
-        int64_t row = (element - m[0]) / m[2], col = (element - m[0]) % m[2];
+        const struct ops_fp8_matrix *m = (const struct ops_fp8_matrix *)t->data + i;
+        int64_t row = (element - m->first) / m->cols, col = (element - m->first) % m->cols;
+        int64_t n_across = (m->cols + 127) / 128, n_down = (m->rows + 127) / 128;
+        int64_t number = row / m->rows; /* of the matrix, of those of one shape */
 
-        if (element < m[0] || element >= m[0] + m[1] * m[2])
+        if (element < m->first || element >= m->first + m->n * m->rows * m->cols)
             continue;
-        return op->attributes.fp8 == FP8_TENSOR
-                   ? m[3]
-                   : m[3] + row / 128 * ((m[2] + 127) / 128) + col / 128;
+        if (op->attributes.fp8 == FP8_TENSOR)
+            return m->first_block;
+        return m->first_block + number * n_down * n_across + row % m->rows / 128 * n_across +
+               col / 128;
     }
     return -1;
 }
@@ -287,11 +295,14 @@ static void fp8_weight_codes(const struct op_shape *op)
     }
 }
 
-/* Two matrices with a gap behind each, of which a rank has the elements from `begin` on. */
+/* A matrix, and three of one shape, with a gap behind; a rank has the elements from `begin` on.
+ * With one scale each is one matrix. */
 static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin, int64_t n)
 {
-    static const int64_t table[2][2][4] = { { { 0, 144, 272, 0 }, { 40960, 32, 128, 6 } },
-                                            { { 0, 144, 272, 0 }, { 40960, 32, 128, 1 } } };
+    static const struct ops_fp8_matrix table[2][2] = {
+        { { 0, 144, 272, 0, 1 }, { 40960, 16, 144, 6, 3 } },
+        { { 0, 144, 272, 0, 1 }, { 40960, 32, 128, 1, 1 } },
+    };
     bool has_one = recipe == FP8_TENSOR, is_codes = kind == OP_FP8_WEIGHT_CODES;
     struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = recipe });
     int matrices = is_codes ? FP8_WEIGHT_CODES_MATRICES : FP8_WEIGHT_AMAX_MATRICES;
@@ -299,7 +310,7 @@ static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin
     c->dense = true;
     op_case_input(c, 0, 1, n, DTYPE_BF16, 1);
     if (is_codes)
-        op_case_input(c, FP8_WEIGHT_CODES_MOST, 3, has_one ? 2 : 7, DTYPE_F32, 1);
+        op_case_input(c, FP8_WEIGHT_CODES_MOST, 3, has_one ? 2 : 12, DTYPE_F32, 1);
     op_case_input(c, matrices, 2, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
     memcpy(c->op.in[matrices].data, table[has_one], sizeof table[0]);
     op_case_input(c, matrices + 1, 1, 1, DTYPE_I64, 1);
@@ -310,9 +321,9 @@ static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin
                        i == 1 ? 0 : (double)(1 + part * 3 % 4));
     if (is_codes) {
         op_case_output(c, FP8_WEIGHT_CODES_CODES, 1, n, DTYPE_U8);
-        op_case_output(c, FP8_WEIGHT_CODES_JOINED, 1, has_one ? 2 : 7, DTYPE_F32);
+        op_case_output(c, FP8_WEIGHT_CODES_JOINED, 1, has_one ? 2 : 12, DTYPE_F32);
     } else {
-        op_case_output(c, FP8_WEIGHT_AMAX_MOST, 1, has_one ? 2 : 7, DTYPE_F32);
+        op_case_output(c, FP8_WEIGHT_AMAX_MOST, 1, has_one ? 2 : 12, DTYPE_F32);
     }
     op_case_check(c, 0);
     op_case_destroy(c);
@@ -364,13 +375,13 @@ const struct op_facts linear_fp8_facts[N_OP_KINDS] = {
         .kernels = amax_kernels,
     },
     [OP_FP8_WEIGHT_AMAX] = {
-        .example = "fp8_weight_amax *12x*32 bf16, *3x4 i64, 1x1 i64 : 1x*3 fp32",
+        .example = "fp8_weight_amax *12x*32 bf16, *3x5 i64, 1x1 i64 : 1x*3 fp32",
         .spreads = "sss > s; rss > r; css > r; csc > r",
         .reference = fp8_weight_amax,
         .kernels = amax_cases,
     },
     [OP_FP8_WEIGHT_CODES] = {
-        .example = "fp8_weight_codes 12x32 bf16, *2x3 fp32, *3x4 i64, 1x1 i64 : 12x32 u8, 1x3 fp32",
+        .example = "fp8_weight_codes 12x32 bf16, *2x3 fp32, *3x5 i64, 1x1 i64 : 12x32 u8, 1x3 fp32",
         .spreads = "ssss > ss; rsss > rs; csss > cs; cssc > cs",
         .reference = fp8_weight_codes,
         .kernels = codes_cases,

@@ -1,0 +1,138 @@
+/*
+ * experts_fp8.c - products of experts whose operands are rounded to e4m3 (fp8_recipe.h), blockwise,
+ * and their gradients
+ *
+ * Of each expert they are linear_fp8's of its rows. An expert has its rows on one rank, in an order
+ * that no layout changes but the number of ranks of experts, so blocks along its tokens are the
+ * same however experts are cut into groups. A scale of all rows would be one of other experts'
+ * rows, too, and of rows that are none: the recipe `tensor` has no such products.
+ */
+#include "ops/weight_product_impl.h"
+
+static int recipe_check(const struct op_shape *op, struct err *err)
+{
+    if (op->attributes.fp8 != FP8_BLOCKWISE)
+        return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d", op_name(op->kind),
+                       (int)op->attributes.fp8, FP8_BLOCKWISE);
+    return 0;
+}
+
+static int operands_check(const struct op_shape *op, struct err *err)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    if (op->in[OPS_FIRST].dtype != DTYPE_BF16)
+        return err_set(err, ERR_FAILED, "%s: %s is %s, wanted bf16", info->name,
+                       info->inputs[0].name, dtype_name(op->in[OPS_FIRST].dtype));
+    return 0;
+}
+
+/* Codes have the largest elements of their blocks beside them. */
+static int product_check(const struct op_shape *op, struct err *err)
+{
+    const char *name = op_name(op->kind);
+    const struct tensor *w = &op->in[EXPERT_LINEAR_W], *most = &op->in[EXPERT_LINEAR_FP8_W_MOST];
+    int64_t m = op->in[EXPERT_LINEAR_ENDS].cols;
+
+    if (operands_check(op, err) || check_expert_linear(op, err))
+        return -1;
+    int64_t n = m * ops_fp8_blocks(w->rows / m, w->cols);
+    if (w->dtype != DTYPE_U8)
+        return 0;
+    if (!tensor_given(most))
+        return err_set(err, ERR_FAILED, "%s: w_most is missing, with codes", name);
+    if (most->rows != 1 || most->cols != n)
+        return err_set(err, ERR_FAILED, "%s: w_most is [%lld x %lld], wanted [1 x %lld]", name,
+                       (long long)most->rows, (long long)most->cols, (long long)n);
+    return 0;
+}
+
+/* Where ranks have parts of w, blocks are of a rank's part. */
+static int want_most(const struct spread_query *q)
+{
+    enum spread w = q->in[EXPERT_LINEAR_W], most = q->in[EXPERT_LINEAR_FP8_W_MOST];
+
+    if (spread_given(q, EXPERT_LINEAR_FP8_W_MOST) && w != SPREAD_SAME && most == SPREAD_ROWS)
+        return 0;
+    return spread_want(q, EXPERT_LINEAR_FP8_W_MOST, SPREAD_SAME);
+}
+
+static int forward_spread(const struct spread_query *q)
+{
+    return spread_expert_linear(q) ? -1 : want_most(q);
+}
+
+static int dx_spread(const struct spread_query *q)
+{
+    return spread_expert_linear_dx(q) ? -1 : want_most(q);
+}
+
+static const struct op_info expert_linear_fp8 = {
+    .name = "expert_linear_fp8",
+    .n_inputs = 4,
+    .inputs = {
+        [EXPERT_LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_LINEAR_W] = { "w", DIM_MN, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
+        [EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_EXPERT_ROWS,
+    .ends_input = 1 + EXPERT_LINEAR_ENDS,
+    .routed_rows = DIM_T,
+    .check_attributes = recipe_check,
+    .check = product_check,
+    .spread = forward_spread,
+    .flops = flops_expert_linear,
+    .backward = backward_expert_linear,
+};
+
+static const struct op_info expert_linear_dx_fp8 = {
+    .name = "expert_linear_dx_fp8",
+    .n_inputs = 4,
+    .inputs = {
+        [EXPERT_LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DX_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DX_W] = { "w", DIM_MN, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
+        [EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .routed_rows = DIM_T,
+    .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
+    .check_attributes = recipe_check,
+    .check = product_check,
+    .spread = dx_spread,
+    .flops = flops_expert_linear,
+};
+
+static const struct op_info expert_linear_dw_fp8 = {
+    .name = "expert_linear_dw_fp8",
+    .n_inputs = 3,
+    .inputs = {
+        [EXPERT_LINEAR_DW_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DW_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_LINEAR_DW_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
+    },
+    .routed_rows = DIM_T,
+    .ends_input = 1 + EXPERT_LINEAR_DW_ENDS,
+    .check_attributes = recipe_check,
+    .check = operands_check,
+    .spread = spread_expert_linear_dw,
+    .flops = flops_expert_linear_dw,
+};
+
+const struct op_info *const experts_fp8_ops[N_OP_KINDS] = {
+    [OP_EXPERT_LINEAR_FP8] = &expert_linear_fp8,
+    [OP_EXPERT_LINEAR_DX_FP8] = &expert_linear_dx_fp8,
+    [OP_EXPERT_LINEAR_DW_FP8] = &expert_linear_dw_fp8,
+};

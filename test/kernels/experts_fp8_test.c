@@ -1,0 +1,277 @@
+/*
+ * experts_fp8_test.c - products of experts in e4m3 against the reference; each expert's against
+ * linear_fp8 of its rows alone, bit for bit (on the CPU); codes against weights that the product
+ * rounds; and whatever other rows and groups of experts there are
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/op_case.h"
+#include "support/test_device.h"
+
+enum { LISTED = 6 };
+
+/* Rows of experts, some of which have none, and their products' extents: rows, n and k cross the
+ * edges of blocks and of tiles. */
+static const struct size {
+    int m;
+    int rows[LISTED];
+    int64_t n, k;
+} sizes[] = {
+    { 1, { 1 }, 16, 16 },
+    { 3, { 0, 5, 0 }, 32, 128 },
+    { 4, { 17, 0, 1, 140 }, 48, 144 },
+    { 6, { 3, 130, 2, 0, 257, 8 }, 144, 32 },
+    { 2, { 128, 129 }, 272, 48 },
+};
+
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+static const enum op_kind kinds[] = { OP_EXPERT_LINEAR_FP8, OP_EXPERT_LINEAR_DX_FP8,
+                                      OP_EXPERT_LINEAR_DW_FP8 };
+
+static int64_t n_rows(const struct size *s)
+{
+    int64_t n = 0;
+
+    for (int e = 0; e < s->m; e++)
+        n += s->rows[e];
+    return n;
+}
+
+static int64_t n_blocks(const struct size *s)
+{
+    return s->m * ops_fp8_blocks(s->n, s->k);
+}
+
+/* more: rows behind those of the last expert. */
+static struct op_case *products(enum op_kind kind, const struct size *s, enum dtype w, int more)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = FP8_BLOCKWISE });
+    int is_dw = kind == OP_EXPERT_LINEAR_DW_FP8, ends = is_dw ? 2 : 1, end = 0;
+    int64_t rows = n_rows(s) + more;
+
+    c->gap = test_device_is_cuda() ? 16 : 3;
+    op_case_input(c, 0, rows, kind == OP_EXPERT_LINEAR_FP8 ? s->k : s->n, DTYPE_BF16, 1);
+    op_case_input(c, ends, 1, s->m, DTYPE_I32, 0);
+    op_case_input(c, is_dw ? 1 : 2, is_dw ? rows : s->m * s->n, s->k, w, 1);
+    if (is_dw)
+        op_case_output(c, 0, s->m * s->n, s->k, DTYPE_F32);
+    else
+        op_case_output(c, 0, rows, kind == OP_EXPERT_LINEAR_FP8 ? s->n : s->k, DTYPE_BF16);
+    for (int e = 0; e < s->m; e++)
+        tensor_set(&c->op.in[ends], 0, e, end += s->rows[e]);
+    return c;
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < COUNT(kinds); kind++)
+        for (int s = 0; s < COUNT(sizes); s++) {
+            struct op_case *c = products(kinds[kind], &sizes[s], DTYPE_BF16, 0);
+
+            op_case_check(c, 4e-6);
+            op_case_destroy(c);
+        }
+}
+
+/* ---- codes ---- */
+
+/* Weights rounded by fp8_weight_codes, as what fp8_weight_amax finds of all experts' blocks. */
+static struct op_case *code_weights(const struct op_case *c, const struct size *s)
+{
+    const struct ops_fp8_matrix matrix = { 0, s->n, s->k, 0, s->m };
+    struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
+    struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
+    int64_t blocks = n_blocks(s);
+
+    amax->dense = codes->dense = true;
+    op_case_input(amax, 0, s->m * s->n, s->k, DTYPE_BF16, 1);
+    op_case_copy(&amax->op.in[0], &c->op.in[EXPERT_LINEAR_W]);
+    op_case_input(amax, FP8_WEIGHT_AMAX_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
+    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, &matrix, sizeof matrix);
+    op_case_output(amax, FP8_WEIGHT_AMAX_MOST, 1, blocks, DTYPE_F32);
+    op_case_run(amax, 2, RUN_FIRST);
+    op_case_input(codes, 0, s->m * s->n, s->k, DTYPE_BF16, 1);
+    op_case_copy(&codes->op.in[0], &c->op.in[EXPERT_LINEAR_W]);
+    op_case_input(codes, FP8_WEIGHT_CODES_MOST, 1, blocks, DTYPE_F32, 1);
+    op_case_copy(&codes->op.in[FP8_WEIGHT_CODES_MOST], &amax->op.out[FP8_WEIGHT_AMAX_MOST]);
+    op_case_input(codes, FP8_WEIGHT_CODES_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
+    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, &matrix, sizeof matrix);
+    op_case_output(codes, FP8_WEIGHT_CODES_CODES, s->m * s->n, s->k, DTYPE_U8);
+    op_case_output(codes, FP8_WEIGHT_CODES_JOINED, 1, blocks, DTYPE_F32);
+    op_case_run(codes, 2, RUN_FIRST);
+    op_case_destroy(amax);
+    return codes;
+}
+
+static void test_codes(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 2; kind++)
+        for (int i = 1; i < COUNT(sizes); i++) {
+            const struct size *s = &sizes[i];
+            struct op_case *c = products(kinds[kind], s, DTYPE_BF16, 0);
+            struct op_case *codes = code_weights(c, s);
+            struct op_case *coded = products(kinds[kind], s, DTYPE_U8, 0);
+
+            op_case_copy(&coded->op.in[0], &c->op.in[0]);
+            op_case_copy(&coded->op.in[EXPERT_LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
+            op_case_input(coded, EXPERT_LINEAR_FP8_W_MOST, 1, n_blocks(s), DTYPE_F32, 1);
+            op_case_copy(&coded->op.in[EXPERT_LINEAR_FP8_W_MOST],
+                         &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
+            op_case_check(coded, 4e-6);
+            op_case_run(c, 2, RUN_FIRST);
+            op_case_run(coded, 2, RUN_FIRST);
+            op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded w");
+            op_case_destroy(c);
+            op_case_destroy(coded);
+            op_case_destroy(codes);
+        }
+}
+
+/* ---- experts apart ---- */
+
+static struct tensor rows_at(const struct tensor *t, int64_t row, int64_t n)
+{
+    struct tensor rows = *t;
+
+    rows.data = (char *)t->data + (size_t)(row * t->stride) * dtype_bytes(t->dtype);
+    rows.rows = n;
+    return rows;
+}
+
+/* Expert e's product is linear_fp8's of its rows, from `begin` on. */
+static void check_alone(const struct op_case *all, const struct size *s, int e, int64_t begin)
+{
+    bool is_dw = all->op.kind == OP_EXPERT_LINEAR_DW_FP8;
+    bool is_forward = all->op.kind == OP_EXPERT_LINEAR_FP8;
+    enum op_kind kind = is_dw ? OP_LINEAR_DW_FP8 : is_forward ? OP_LINEAR_FP8 : OP_LINEAR_DX_FP8;
+    struct op_case *c = op_case_create(kind, &all->op.attributes);
+    const struct tensor *other = &all->op.in[is_dw ? 1 : 2];
+    struct tensor x = rows_at(&all->op.in[0], begin, s->rows[e]);
+    struct tensor w = is_dw ? rows_at(other, begin, s->rows[e]) : rows_at(other, e * s->n, s->n);
+    struct tensor y = is_dw ? rows_at(&all->op.out[0], e * s->n, s->n)
+                            : rows_at(&all->op.out[0], begin, s->rows[e]);
+
+    op_case_input(c, 0, x.rows, x.cols, DTYPE_BF16, 1);
+    op_case_copy(&c->op.in[0], &x);
+    op_case_input(c, 1, w.rows, w.cols, DTYPE_BF16, 1);
+    op_case_copy(&c->op.in[1], &w);
+    op_case_output(c, 0, y.rows, y.cols, y.dtype);
+    op_case_run(c, 3, RUN_FIRST);
+    op_case_same(&c->op.out[0], &y, "is not linear_fp8's");
+    op_case_destroy(c);
+}
+
+static void test_is_the_plain_product(void **state)
+{
+    (void)state;
+    if (test_device_is_cuda()) /* whose plain product is a library's */
+        skip();
+    for (int kind = 0; kind < COUNT(kinds); kind++)
+        for (int i = 0; i < COUNT(sizes); i++) {
+            struct op_case *all = products(kinds[kind], &sizes[i], DTYPE_BF16, 0);
+            int64_t begin = 0;
+
+            op_case_run(all, 2, RUN_FIRST);
+            for (int e = 0; e < sizes[i].m; begin += sizes[i].rows[e++])
+                if (sizes[i].rows[e])
+                    check_alone(all, &sizes[i], e, begin);
+            op_case_destroy(all);
+        }
+}
+
+/* One group of experts after the other writes what all at once do, and no other rows. */
+static void check_groups(enum op_kind kind, const struct size *s)
+{
+    struct op_case *all = products(kind, s, DTYPE_BF16, 0);
+    struct op_case *some = products(kind, s, DTYPE_BF16, 0);
+    int n = (s->m + 1) / 2;
+
+    op_case_run(all, 2, RUN_FIRST);
+    for (int first = 0; first < s->m; first += n) {
+        some->op.attributes.first = first;
+        some->op.attributes.experts = n < s->m - first ? n : s->m - first;
+        op_case_run(some, 2, first ? RUN_AGAIN : RUN_FIRST);
+        int64_t end = (int64_t)tensor_get(&some->op.in[EXPERT_LINEAR_ENDS], 0, n - 1);
+        for (int64_t row = end; !first && row < n_rows(s); row++)
+            assert_true(isnan(tensor_get(&some->op.out[0], row, 0)));
+    }
+    op_case_same_outputs(all, some, "groups of experts");
+    op_case_destroy(all);
+    op_case_destroy(some);
+}
+
+static void test_groups_of_experts(void **state)
+{
+    (void)state;
+    for (int s = 0; s < COUNT(sizes); s++) {
+        check_groups(OP_EXPERT_LINEAR_FP8, &sizes[s]);
+        check_groups(OP_EXPERT_LINEAR_DX_FP8, &sizes[s]);
+    }
+}
+
+/* Rows that no expert has are neither read nor written; a NaN in one expert's rows stays there. */
+static void check_left_over(enum op_kind kind)
+{
+    const struct size *s = &sizes[3];
+    bool is_dw = kind == OP_EXPERT_LINEAR_DW_FP8;
+    struct op_case *c = products(kind, s, DTYPE_BF16, 70), *all = products(kind, s, DTYPE_BF16, 0);
+    const struct tensor *out = &c->op.out[0];
+
+    c->leaves = 1;
+    for (int i = 0; i < 1 + is_dw; i++) {
+        struct tensor had = rows_at(&c->op.in[i], 0, n_rows(s));
+
+        for (int64_t row = n_rows(s); row < c->op.in[i].rows; row++)
+            for (int64_t col = 0; col < c->op.in[i].cols; col++)
+                tensor_set(&c->op.in[i], row, col, (double)NAN);
+        op_case_copy(&had, &all->op.in[i]);
+        tensor_set(&c->op.in[i], 1, 5, (double)NAN); /* of expert 0, which has three rows */
+        tensor_set(&all->op.in[i], 1, 5, (double)NAN);
+    }
+    if (!is_dw)
+        op_case_copy(&c->op.in[2], &all->op.in[2]);
+    op_case_run(all, 1, RUN_FIRST);
+    op_case_run(c, 2, RUN_FIRST);
+    for (int64_t row = 0; row < out->rows; row++)
+        for (int64_t col = 0; col < out->cols; col++) {
+            double got = tensor_get(out, row, col);
+            bool is_left = !is_dw && row >= n_rows(s), is_bad = row < (is_dw ? s->n : 3);
+
+            if (is_left)
+                assert_true(isnan(got));
+            else if (!is_bad)
+                assert_true(got == tensor_get(&all->op.out[0], row, col));
+        }
+    assert_true(isnan(tensor_get(out, is_dw ? 5 : 1, is_dw ? 5 : 0)));
+    op_case_destroy(c);
+    op_case_destroy(all);
+}
+
+static void test_left_over_rows(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < COUNT(kinds); kind++)
+        check_left_over(kinds[kind]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_is_the_plain_product),
+        cmocka_unit_test(test_groups_of_experts),
+        cmocka_unit_test(test_left_over_rows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
