@@ -40,7 +40,7 @@ static __device__ __forceinline__ slot_rows rows_of_slot(const experts &e, int s
     int64_t row = begin_of(e.ends, expert) + (int64_t)(slot - slot_of(e.ends, expert)) * SIDE;
     int64_t n = expert < e.begin || expert >= e.end ? 0 : e.ends[expert] - row;
 
-    return { expert, row, (int)(n < 0 ? 0 : n < SIDE ? n : SIDE) };
+    return { expert, row, (int)(n < 0 ? 0 : n < SIDE ? n : (int64_t)SIDE) };
 }
 
 /* ---- rounding ---- */
@@ -322,7 +322,8 @@ static bool is_dw(const struct op_shape *op)
 
 static experts experts_of(const struct op_shape *op)
 {
-    const struct tensor *ends = &op->in[is_dw(op) ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS];
+    int input = is_dw(op) ? (int)EXPERT_LINEAR_DW_ENDS : (int)EXPERT_LINEAR_ENDS;
+    const struct tensor *ends = &op->in[input];
     int first = (int)op->attributes.first, n = (int)ends->cols;
 
     return { (const int32_t *)ends->data, n, first,

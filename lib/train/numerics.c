@@ -177,14 +177,6 @@ static const char *explain(const struct difference *d, struct arena *arena)
     return meaning ? meaning : "a setting that this lmtrain does not have";
 }
 
-/* States in blocks with scales are not read as others, nor others as they. */
-static enum numerics_change change_between(const char *key, const char *here, const char *there)
-{
-    bool is_coded = str_starts_with(here, "int8") || str_starts_with(there, "int8");
-
-    return !strcmp(key, "optimizer.states") && is_coded ? NUMERICS_RUN : change_of(key);
-}
-
 static int find_differences(const struct numerics_lines *ours, const struct numerics_lines *theirs,
                             struct difference *out)
 {
@@ -195,16 +187,14 @@ static int find_differences(const struct numerics_lines *ours, const struct nume
         const char *there = value_of(theirs, line->key);
 
         if (!there || strcmp(there, line->value) != 0)
-            out[n++] =
-                (struct difference){ line->key, line->value, there ? there : "unset",
-                                     change_between(line->key, line->value, there ? there : "") };
+            out[n++] = (struct difference){ line->key, line->value, there ? there : "unset",
+                                            change_of(line->key) };
     }
     for (int i = 0; i < theirs->n; i++) {
         const struct numerics_line *line = &theirs->items[i];
 
         if (!value_of(ours, line->key))
-            out[n++] = (struct difference){ line->key, "unset", line->value,
-                                            change_between(line->key, "", line->value) };
+            out[n++] = (struct difference){ line->key, "unset", line->value, change_of(line->key) };
     }
     return n;
 }

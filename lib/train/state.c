@@ -16,6 +16,7 @@
 #include "weights/cells.h"
 #include "weights/init_weights.h"
 #include "weights/slices.h"
+#include "weights/state_convert.h"
 
 /* ---- what a checkpoint says ---- */
 
@@ -309,6 +310,16 @@ static int read_slice(struct trainer *t, struct store *store, struct store_slice
     return cells_read(t->run, slice, read_store, store, err);
 }
 
+/* Numerics have refused it unless the command accepts it. */
+static int convert_states(struct trainer *t, struct store *store, struct err *err)
+{
+    int n = state_convert(t->run, &t->program, &t->place, store, err);
+
+    if (n > 0 && t->world_rank == 0)
+        log_info("optimizer.states: those of the checkpoint are converted (%d moments)", n);
+    return n < 0 ? -1 : 0;
+}
+
 static int read_slices(struct trainer *t, struct store *store, bool is_local, struct err *err)
 {
     struct slices list = { 0 };
@@ -324,8 +335,12 @@ static int read_slices(struct trainer *t, struct store *store, bool is_local, st
         status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
+        if (!is_local && state_convert_wants(store, &list.slices[i]))
+            continue;
         status = read_slice(t, store, &list.slices[i], &n_begun, err);
     }
+    if (!status && !is_local)
+        status = convert_states(t, store, err);
     if (n_begun && t->world_rank == 0)
         log_info("train.ema: the checkpoint has no average of weights: it begins with them");
     slices_release(&list);

@@ -76,17 +76,16 @@ static void add_elements(const struct owner *o, int parameter, const struct para
     }
 }
 
-/* Which of how many parts of the parameter, with different elements, is the rank's. */
-static int part_number(const struct owner *o, int parameter, int *n)
+int slices_part_number(const struct program *p, const struct mesh_place *place, int parameter,
+                       int *n)
 {
-    const struct program *p = o->program;
     int number = 0;
 
     *n = 1;
     for (int axis = 0; axis < N_AXES; axis++)
         if (p->mesh.size[axis] > 1 &&
             program_parameter_is_split(p, parameter, (enum mesh_axis)axis)) {
-            number = number * p->mesh.size[axis] + o->place->of[axis];
+            number = number * p->mesh.size[axis] + place->of[axis];
             *n *= p->mesh.size[axis];
         }
     return number;
@@ -99,7 +98,7 @@ static void add_scales(const struct owner *o, int parameter, const struct parame
     const struct parameter *p = &o->program->parameters[parameter];
     const int cells[] = { part->m_scale, part->v_scale };
     static const char *const suffixes[] = { ".m.scale", ".v.scale" };
-    int n_parts, number = part_number(o, parameter, &n_parts);
+    int n_parts, number = slices_part_number(o->program, o->place, parameter, &n_parts);
 
     for (int k = 0; k < 2 && part->begin < part->end && o->n_states > 1; k++) {
         if (!cells[k])

@@ -4,7 +4,8 @@
  * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, its
  * moving average, if it has one, as NAME.ema (fp32), as rectangles of the whole, each in the dtype
  * that the run has it in: fp32, or bf16 where optimizer.states says so. A master that is split (the
- * weight and a cell of low words) is one fp32 there. They are read into whatever the reader has.
+ * weight and a cell of low words) is one fp32 there. They are read into whatever the reader has,
+ * codes of moments and numbers by state_convert.h.
  * One that is frozen has no moments; a run that trains adapters of a model that lies elsewhere
  * stores what it trains alone.
  */
@@ -53,6 +54,11 @@ void slices_to_save(struct slices *slices, const struct run *run, const struct p
  * so that they are a whole checkpoint, of this rank alone; those without elements are left out.
  */
 void slices_make_whole(struct slices *slices);
+
+/* Which of how many parts of the parameter, with different elements, is that of the rank there: the
+ * row of its moments' scales, which are stored as NAME.m.scale and NAME.v.scale. */
+int slices_part_number(const struct program *program, const struct mesh_place *place, int parameter,
+                       int *n);
 
 /* Of slices with the same name keep one: a rank may have tied weights twice, with the same bits. */
 void slices_keep_once(struct slices *slices);

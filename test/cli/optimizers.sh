@@ -27,9 +27,40 @@ learns adamw8 --set optimizer.states=int8
 expect 'a resume with another optimizer is refused' 2 \
     'optimizer.name is adamw, but the run was started with cadam blocks 256 .hint: set it back, or begin with new states: train.init' \
     pretrain cadam $plain --ranks 2 --accept-numerics
+
+# from_step_4 RUN COPY - a copy of the run that goes on from step 4
+from_step_4() {
+    cp -r "$dir/$1" "$dir/$2"
+    rm -rf "$dir/$2/checkpoints/step-00000012" "$dir/$2/checkpoints/step-00000008"
+}
+# bits_of RUN STEP - those of the step
+bits_of() {
+    bits "$1" | grep "^$2 "
+}
+from_step_4 adamw8 decoded
 # shellcheck disable=SC2086
-expect 'and one from int8' 2 'optimizer.states is unset, but the run was started with int8 blocks 256 .hint' \
-    pretrain adamw8 $plain --ranks 2 --accept-numerics --set train.steps=16
+expect 'states of int8 are others' 2 'optimizer.states: there int8 blocks 256, here unset' \
+    pretrain decoded $plain --ranks 2
+# shellcheck disable=SC2086
+expect 'they are converted where that is accepted' 0 'optimizer.states: those of the checkpoint are converted' \
+    pretrain decoded $plain --ranks 2 --accept-numerics --set parallel.zero=3
+# Numbers are what codes stand for: so the next update is the same, and the one after is not.
+for step in 5 6 7; do
+    [ "$(bits_of adamw8 $step)" = "$(bits_of decoded $step)" ] && same=yes || same=no
+    [ $same = "$([ $step = 7 ] && echo no || echo yes)" ] || { echo "not ok step $step: $same" && n_wrong=$((n_wrong + 1)); }
+done
+# shellcheck disable=SC2086
+expect 'a run with states of fp32' 0 '' pretrain wide $plain --ranks 2
+for zero in 0 3; do
+    from_step_4 wide "coded$zero"
+    # shellcheck disable=SC2086
+    expect "goes on with int8, zero $zero" 0 'those of the checkpoint are converted' pretrain "coded$zero" $plain --ranks 2 \
+        --set optimizer.states=int8 --accept-numerics --set parallel.zero=$zero
+done
+same_bits 'converted alike, whoever has which shard' coded0 coded3 12
+# shellcheck disable=SC2086
+expect 'blocks are of parts' 2 'in blocks of parameters. parts, .*[.]m[.]scale has 1 in the checkpoint and 2 here .hint: resume' \
+    pretrain adamw8 $plain --ranks 2 --set parallel.tp=2 --set train.steps=16 --accept-numerics
 # shellcheck disable=SC2086
 expect 'and one whose tensor-parallel ranks have other blocks' 2 \
     'kept in blocks of parameters. parts, of which .*[.]scale has 1 in the checkpoint and 2 here .hint: the parallel.tp' \

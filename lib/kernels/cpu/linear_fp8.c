@@ -4,10 +4,10 @@
  *
  * A number of e4m3, or e5m2, is one of bf16, so codes lie in scratch as bf16 and gemm.c needs to
  * know of scales alone. A tile of the rounding is 128 x 128 elements, whatever the blocks are: it
- * has a scale for each row, for each column, or one; with one scale of the whole operand, and unless
- * the largest elements of its parts are given, a first round of tiles finds the largest. The order
- * of IEEE operations is compress.c's, and the contract with other backends: scale = max / 448 (of
- * e5m2, 57344), code = round(x / scale).
+ * has a scale for each row, for each column, or one; with one scale of the whole operand, and
+ * unless the largest elements of its parts are given, a first round of tiles finds the largest. The
+ * order of IEEE operations is compress.c's, and the contract with other backends: scale = max / 448
+ * (of e5m2, 57344), code = round(x / scale).
  */
 #include "kernels/cpu/e4m3_impl.h"
 #include "kernels/cpu/e5m2_impl.h"
