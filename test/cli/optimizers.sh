@@ -45,10 +45,9 @@ expect 'states of int8 are others' 2 'optimizer.states: there int8 blocks 256, h
 expect 'they are converted where that is accepted' 0 'optimizer.states: those of the checkpoint are converted' \
     pretrain decoded $plain --ranks 2 --accept-numerics --set parallel.zero=3
 # Numbers are what codes stand for: so the next update is the same, and the one after is not.
-for step in 5 6 7; do
-    [ "$(bits_of adamw8 $step)" = "$(bits_of decoded $step)" ] && same=yes || same=no
-    [ $same = "$([ $step = 7 ] && echo no || echo yes)" ] || { echo "not ok step $step: $same" && n_wrong=$((n_wrong + 1)); }
-done
+expect 'the next update has the bits of codes' 0 '' test "$(bits_of adamw8 5)$(bits_of adamw8 6)" = \
+    "$(bits_of decoded 5)$(bits_of decoded 6)"
+expect 'the one after has others' 1 '' test "$(bits_of adamw8 7)" = "$(bits_of decoded 7)"
 # shellcheck disable=SC2086
 expect 'a run with states of fp32' 0 '' pretrain wide $plain --ranks 2
 for zero in 0 3; do
