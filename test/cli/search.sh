@@ -157,7 +157,7 @@ fi
 # ---- memory is short ----
 
 # needs RECOMPUTE - the bytes of the largest rank
-wide="--set model.n_layers=8 --set model.ffn_size=512 --set model.max_seq_len=64 --set data.seq_len=64 --set train.micro_batch=4"
+wide="--set model.n_layers=8 --set model.ffn_size=512 --set model.max_seq_len=64 --set data.seq_len=64 --set train.micro_batch=4 --set memory.recompute_early=0"
 # shellcheck disable=SC2086 # words
 needs() {
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" $wide --set parallel.pp=2 --set "recompute=$1" --json |
