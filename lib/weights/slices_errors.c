@@ -38,7 +38,8 @@ static struct error_owner owner_of(const struct program *p, int cell,
 static const char *name_of(struct slices *slices, const struct parameter *q, int use,
                            const char *what)
 {
-    int number = use + q->is_copy;
+    /* The head's gradient is complete first: it is use 0 of what one stage has whole. */
+    int number = q->tied_peer ? !q->is_copy : use;
 
     return number ? arena_printf(&slices->arena, "%s.%s.%d", q->name, what, number)
                   : arena_printf(&slices->arena, "%s.%s", q->name, what);
