@@ -179,13 +179,33 @@ static void decode_run(struct kernels *kernels, const struct kernel_call *call, 
 /* ---- the error ---- */
 
 static __global__ void __launch_bounds__(THREADS)
+    add_error_kernel(const float *error, const float *scale, float *x, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+
+    if (i < n)
+        x[i] += error[i] * *scale;
+}
+
+static void add_error_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+    int64_t n = op->in[ADD_ERROR_X].cols;
+
+    (void)first;
+    cuda_launch(kernels, call, cuda_shape_of(ceil_div(n, THREADS), THREADS), add_error_kernel,
+                (const float *)op->in[ADD_ERROR_ERROR].data,
+                (const float *)op->in[ADD_ERROR_SCALE].data, (float *)op->in[ADD_ERROR_X].data, n);
+}
+
+static __global__ void __launch_bounds__(THREADS)
     keep_error_kernel(const float *left, const int32_t *skip, const float *scalars, float start,
-                      float *error, int64_t n)
+                      const float *scale, float *error, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
     if (i < n && !*skip && (!scalars || scalars[SCALAR_UPDATE] > start))
-        error[i] = left[i];
+        error[i] = scale ? left[i] * (1 / *scale) : left[i];
 }
 
 static void keep_error_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -198,6 +218,7 @@ static void keep_error_run(struct kernels *kernels, const struct kernel_call *ca
                 keep_error_kernel, (const float *)left->data,
                 (const int32_t *)op->in[KEEP_ERROR_SKIP_UPDATE].data,
                 (const float *)op->in[KEEP_ERROR_SCALARS].data, (float)op->attributes.start,
+                (const float *)op->in[KEEP_ERROR_SCALE].data,
                 (float *)op->in[KEEP_ERROR_ERROR].data, left->cols);
 }
 
@@ -205,5 +226,6 @@ void cuda_register_compress(struct kernels_backend *table)
 {
     table->entries[OP_ENCODE].run = encode_run;
     table->entries[OP_DECODE].run = decode_run;
+    table->entries[OP_ADD_ERROR].run = add_error_run;
     table->entries[OP_KEEP_ERROR].run = keep_error_run;
 }

@@ -42,14 +42,6 @@ struct codec_choice job_codec(const struct job *job)
 /* What its codes cannot carry, or would lose for good. */
 static int check_others(const struct job *job, const char *word, struct err *err)
 {
-    if (job->parallel.cp > 1 || job->parallel.ep > 1)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is %s and %s %d: sums over these ranks are not "
-                       "compressed (hint: %s: 1, or compress: none)",
-                       place_of(job, job->parallel.cp > 1 ? "parallel.cp" : "parallel.ep"), word,
-                       job->parallel.cp > 1 ? "cp" : "ep",
-                       job->parallel.cp > 1 ? job->parallel.cp : job->parallel.ep,
-                       job->parallel.cp > 1 ? "cp" : "ep");
     if (job->parallel.zero_group && job->parallel.zero_group < job->parallel.dp)
         return err_set(err, ERR_CONFIG,
                        "%s: parallel.compress is %s and zero_group %d of dp %d: sums over groups "
@@ -62,17 +54,6 @@ static int check_others(const struct job *job, const char *word, struct err *err
             "%s: parallel.compress is %s and train.gradient_dtype %s: what is lost would "
             "be rounded (hint: train.gradient_dtype: fp32)",
             place_of(job, "train.gradient_dtype"), word, dtype_name(job->train.gradient_dtype));
-    if (job->train.dtype == DTYPE_F16)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is %s and train.dtype fp16: what is lost would have "
-                       "the loss scale of another step (hint: train.dtype: bf16)",
-                       place_of(job, "train.dtype"), word);
-    if (job->memory.offload != OFFLOAD_NONE)
-        return err_set(
-            err, ERR_CONFIG,
-            "%s: parallel.compress is %s and memory.offload is given: gradients that are "
-            "away are not compressed (hint: memory.offload: none, or compress: none)",
-            place_of(job, "memory.offload"), word);
     return 0;
 }
 
@@ -160,6 +141,27 @@ static int resolve_activations(struct job *job, struct arena *arena, struct err 
     return 0;
 }
 
+/* Which sums are not those of the codec. */
+static void note_axes(struct job *job, struct arena *arena)
+{
+    int n_same = job->parallel.dp / job->parallel.ep; /* ranks with the same experts */
+
+    if (job->parallel.cp > 1)
+        job_note(job, arena,
+                 "parallel.compress: what the codec sums over dp is then summed over cp %d as it "
+                 "is, in fp32",
+                 job->parallel.cp);
+    if (job->parallel.ep > 1 && n_same == 1)
+        job_note(job, arena,
+                 "parallel.compress: gradients of experts are not exchanged, as each rank has "
+                 "others (ep is dp)");
+    else if (job->parallel.ep > 1)
+        job_note(job, arena,
+                 "parallel.compress: gradients of experts are of the %d ranks that have the same "
+                 "ones (dp %d / ep %d)",
+                 n_same, job->parallel.dp, job->parallel.ep);
+}
+
 int compress_resolve(struct job *job, struct arena *arena, struct err *err)
 {
     if (resolve_activations(job, arena, err))
@@ -170,15 +172,11 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
         return -1;
     if (job->parallel.compress == CODEC_NONE)
         return 0;
-    if (job->parallel.zero > 1)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is %s, but zero %d sums the gradients of each "
-                       "micro-batch over the ranks (hint: zero: 0 or 1)",
-                       place_of(job, "parallel.zero"), word, job->parallel.zero);
     if (job->parallel.gradient_sum == GRADIENT_SUM_EARLY)
         return err_set(err, ERR_CONFIG,
                        "%s: parallel.compress is %s, but gradient_sum early sums the gradients of "
-                       "each micro-batch over the ranks (hint: gradient_sum: late)",
+                       "each micro-batch over the ranks: as many times the bytes, and no less "
+                       "memory, as what is lost is as large as the sums (hint: gradient_sum: late)",
                        place_of(job, "parallel.gradient_sum"), word);
     if (job->parallel.mode != PARALLEL_MANUAL)
         return err_set(err, ERR_CONFIG,
@@ -193,11 +191,14 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
                  "parallel.compress: topk of %g sends each rank more bytes than no codec, as "
                  "dp is %d (hint: compress_ratio: %.2g)",
                  ratio_of(job), job->parallel.dp, 0.1 / (2 * (job->parallel.dp - 1)));
-    if (job->parallel.dp == 1) {
-        job->parallel.compress = CODEC_NONE;
-        job->parallel.compress_ratio_given = job->parallel.compress_rank = 0;
-        job->parallel.compress_start = -1;
-        job_note(job, arena, "parallel.compress = none (dp is 1: nothing is exchanged)");
+    if (job->parallel.dp > 1) {
+        note_axes(job, arena);
+        return 0;
     }
+    job->parallel.compress = CODEC_NONE;
+    job->parallel.compress_ratio_given = job->parallel.compress_rank = 0;
+    job->parallel.compress_start = -1;
+    job_note(job, arena, "parallel.compress = none (dp is 1: %s)",
+             job->parallel.cp > 1 ? "sums over cp are not compressed" : "nothing is exchanged");
     return 0;
 }

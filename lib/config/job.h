@@ -299,7 +299,7 @@ struct job {
         int prefetch;             /* buckets that are gathered ahead of their function, or step;
                                      -1: auto */
         enum gradient_sum gradient_sum;
-        int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
+        int gradient_sum_given; /* else job_gradient_sum */
         enum reductions reductions;
         enum codec compress;   /* of gradients over data-parallel ranks */
         double compress_ratio; /* of top-k */
@@ -473,6 +473,10 @@ int job_read_folder(struct job *job, const char *folder, const char *const *over
 
 /* Log the warnings of a job that was read: once per command, by one rank. */
 void job_log_warnings(const struct job *job);
+
+/* gradient_sum of the job under this zero: as it is given, else late for 0 and 1, and with a codec,
+ * early for 2 and 3. */
+enum gradient_sum job_gradient_sum(const struct job *job, int zero);
 
 /* The codec of gradients with what it takes, of a resolved job whose steps are known. */
 struct codec_choice job_codec(const struct job *job);

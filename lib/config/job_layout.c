@@ -148,14 +148,6 @@ const char *layout_value_word(enum layout_key key, int value)
 
 /* ---- the numerics ---- */
 
-/* The order of gradient sums as the run has it, whether its job says so or not. */
-static enum gradient_sum sum_of(const struct job *run)
-{
-    if (run->parallel.gradient_sum_given)
-        return run->parallel.gradient_sum;
-    return run->parallel.zero > 1 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
-}
-
 void layout_keep_numerics(struct job *job, const struct job *run, struct arena *arena)
 {
     static const char kept[] = "the run";
@@ -176,7 +168,7 @@ void layout_keep_numerics(struct job *job, const struct job *run, struct arena *
         places[i] = kept;
     }
     job->parallel.dp_given = job->parallel.gradient_sum_given = 1;
-    job->parallel.gradient_sum = sum_of(run);
+    job->parallel.gradient_sum = job_gradient_sum(run, run->parallel.zero);
     job->search.micro_batch = SEARCH_MICRO_BATCH_FIXED;
     job->places = places;
 }

@@ -296,6 +296,30 @@ static int check_sharding(struct job *job, struct arena *arena, struct err *err)
     return 0;
 }
 
+enum gradient_sum job_gradient_sum(const struct job *job, int zero)
+{
+    if (job->parallel.gradient_sum_given)
+        return job->parallel.gradient_sum;
+    return zero >= 2 && !job->parallel.compress ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
+}
+
+static void derive_gradient_sum(struct job *job, struct arena *arena)
+{
+    int zero = job->parallel.zero;
+
+    if (job->parallel.gradient_sum_given)
+        return;
+    job->parallel.gradient_sum = job_gradient_sum(job, zero);
+    if (zero >= 2 && job->parallel.gradient_sum == GRADIENT_SUM_LATE)
+        job_note(job, arena,
+                 "parallel.gradient_sum = late (auto: compress; zero %d, too, then keeps each "
+                 "rank's whole sums, and as much again that the codec has lost)",
+                 zero);
+    else
+        job_note(job, arena, "parallel.gradient_sum = %s (auto: zero %d)",
+                 choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum), zero);
+}
+
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err)
 {
     struct job result = *job;
@@ -311,13 +335,7 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     derive_chunks(&result, arena);
     if (check_pipeline(&result, err) || check_sharding(&result, arena, err))
         return -1;
-    if (!result.parallel.gradient_sum_given) {
-        result.parallel.gradient_sum =
-            result.parallel.zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
-        job_note(&result, arena, "parallel.gradient_sum = %s (auto: zero %d)",
-                 choice_word(gradient_sum_choices, (int)result.parallel.gradient_sum),
-                 result.parallel.zero);
-    }
+    derive_gradient_sum(&result, arena);
     if (compress_resolve(&result, arena, err))
         return -1;
     fp8_note(&result, arena);

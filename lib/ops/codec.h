@@ -44,9 +44,11 @@
  *   decode_rows         codes[R x b] u8 -> y[n x d], or [R n x d] act or fp32
  *                         y = the tree sum of what the R rows stand for, in fp32; `joined`: these,
  *                         one below the other. `ratio` and `bits` are those of encode_rows
- *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?
- *                         error = left, unless skip is set; with scalars, nor before update
- *                         `start` (counted from 0)
+ *   add_error           error[1 x n] fp32, scale, x~[1 x n] fp32
+ *                         x += error * scale, a power of two: gradients have it as a factor
+ *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?, scale?
+ *                         error = left / scale (without one: left), unless skip is set; with
+ *                         scalars, nor before update `start` (counted from 0)
  *   low_rank_basis      x[1 x n] fp32, parts[1 x 2 P] i32 -> y[1 x n] fp32
  *                         each of P parts of x (its first element, its rows; ascending) is a matrix
  *                         of `rank` columns, at most as many as rows: y has an orthonormal basis of

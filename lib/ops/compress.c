@@ -164,20 +164,34 @@ static const struct op_info add_pairs = {
     .flops = add_pairs_flops,
 };
 
+static const struct op_info add_error = {
+    .name = "add_error",
+    .n_inputs = 3,
+    .inputs = {
+        [ADD_ERROR_ERROR] = { "error", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
+        [ADD_ERROR_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADD_ERROR_X] = { "x", DIM_ONE, DIM_D, TYPE_F32, OPERAND_UPDATED },
+    },
+    .spread_form = { .data = IN(ADD_ERROR_ERROR) | IN(ADD_ERROR_X),
+                     .allowed = MAY_COLS | MAY_PARTIAL },
+    .flops_per_element = 2,
+};
+
 static const struct op_info keep_error = {
     .name = "keep_error",
-    .n_inputs = 4,
+    .n_inputs = 5,
     .inputs = {
         [KEEP_ERROR_LEFT] = { "left", DIM_ONE, DIM_D, TYPE_F32, OPERAND_PLAIN },
         [KEEP_ERROR_SKIP_UPDATE] = { "skip_update", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [KEEP_ERROR_ERROR] = { "error", DIM_ONE, DIM_D, TYPE_F32, OPERAND_UPDATED },
         [KEEP_ERROR_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_OPTIONAL },
+        [KEEP_ERROR_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
     },
     .spread_form = { .data = IN(KEEP_ERROR_LEFT) | IN(KEEP_ERROR_ERROR),
                      .allowed = MAY_COLS | MAY_PARTIAL },
 };
 
 const struct op_info *const compress_ops[N_OP_KINDS] = {
-    [OP_ENCODE] = &encode,       [OP_DECODE] = &decode,         [OP_TOP_K] = &top_k,
-    [OP_ADD_PAIRS] = &add_pairs, [OP_KEEP_ERROR] = &keep_error,
+    [OP_ENCODE] = &encode,       [OP_DECODE] = &decode,       [OP_TOP_K] = &top_k,
+    [OP_ADD_PAIRS] = &add_pairs, [OP_ADD_ERROR] = &add_error, [OP_KEEP_ERROR] = &keep_error,
 };

@@ -111,6 +111,7 @@ enum op_kind {
     OP_DECODE,
     OP_TOP_K,
     OP_ADD_PAIRS,
+    OP_ADD_ERROR,
     OP_KEEP_ERROR,
     OP_LOW_RANK_BASIS,
     OP_LOW_RANK_LEFT,

@@ -234,8 +234,9 @@ enum newton_schulz_in { NEWTON_SCHULZ_X };
 enum muon_update_in { MUON_UPDATE_X, MUON_UPDATE_SCALARS, MUON_UPDATE_SKIP_UPDATE, MUON_UPDATE_MASTER,
     MUON_UPDATE_DECAY };
 enum muon_update_out { MUON_UPDATE_WEIGHT };
+enum add_error_in { ADD_ERROR_ERROR, ADD_ERROR_SCALE, ADD_ERROR_X };
 enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR,
-    KEEP_ERROR_SCALARS };
+    KEEP_ERROR_SCALARS, KEEP_ERROR_SCALE };
 enum low_rank_basis_in { LOW_RANK_BASIS_X, LOW_RANK_BASIS_PARTS };
 enum low_rank_basis_out { LOW_RANK_BASIS_Y };
 enum low_rank_left_in { LOW_RANK_LEFT_X, LOW_RANK_LEFT_PARTS, LOW_RANK_LEFT_RIGHT };

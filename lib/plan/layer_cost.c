@@ -148,8 +148,7 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     small.parallel.bucket_mb = key->bucket_mb;
     small.parallel.hold = key->hold;
     small.parallel.prefetch = 0; /* it is no layer's */
-    if (!job->parallel.gradient_sum_given)
-        small.parallel.gradient_sum = key->zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
+    small.parallel.gradient_sum = job_gradient_sum(job, key->zero);
     small.recompute = key->recompute;
     small.world_size = key->tp * key->dp * small.parallel.pp * small.parallel.cp;
     return small;

@@ -37,9 +37,7 @@ static struct exchanges find_exchanges(const struct search *search, const struct
     const struct mesh mesh = job_mesh(&job);
     struct exchanges x = { .cluster = search->request->cluster,
                            .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
-                           .is_early = job.parallel.gradient_sum_given
-                                           ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
-                                           : l->zero > 1,
+                           .is_early = job_gradient_sum(&job, l->zero) == GRADIENT_SUM_EARLY,
                            .zero = l->zero,
                            .hold = l->hold,
                            .has_prefetch = search->request->job->parallel.prefetch != 0 };

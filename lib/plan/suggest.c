@@ -147,8 +147,7 @@ static void try_tensor(struct fit *fit)
 static void shard_all(struct job *job)
 {
     job->parallel.zero = 3;
-    if (!job->parallel.gradient_sum_given)
-        job->parallel.gradient_sum = GRADIENT_SUM_EARLY;
+    job->parallel.gradient_sum = job_gradient_sum(job, 3);
 }
 
 static bool can_halve_gradients(const struct job *job)

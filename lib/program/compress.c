@@ -16,6 +16,12 @@
  * This is int8 and fp8; topk is below, powersgd in low_rank.c. The order of sums is that of
  * reduce_scatter. Codes are of blocks of elements within parameters' norm blocks, so bits depend
  * neither on how parameters are put into buckets nor on stages or the stage of ZeRO.
+ *
+ * The axis is the one that ZeRO shards over (where experts are divided theirs is another). Over what
+ * other axes divide tokens (cp) the decoded sums are summed as they are, as without a codec: a
+ * rank's error is of its own summands, and what is decoded of all their elements is the bits of no
+ * codec. Gradients of fp16 are encoded with their scale, a power of two that no code hangs on;
+ * errors are kept without it, so that the next step's may be another.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +110,22 @@ static int parts_of(struct program *p, const struct bucket_reduction *r, int64_t
     return cell;
 }
 
+/* Behind op index, which has made the sum over the bucket's axis. */
+void compress_take_shard(struct program *p, int function, int index,
+                         const struct bucket_reduction *r, int sum, int whole)
+{
+    const struct bucket *b = &p->buckets[r->bucket];
+    struct op op = op_of(OP_ACCUMULATE);
+
+    if (!whole) {
+        op.in[ACCUMULATE_X] = program_local_shard(p, NULL, sum, b->axis);
+        op.out[ACCUMULATE_Y] = b->shards[r->use];
+        op.first = FIRST_ALWAYS;
+        program_insert(p, function, ++index, &op);
+    }
+    sum_what_is_left(p, function, &index, whole ? whole : b->shards[r->use], b->axis);
+}
+
 /*
  *     W  %80, codec_sums = top_k ~bucket.0, parts
  *     W  %81 = gather_codes %80  over dp
@@ -140,13 +162,24 @@ static void emit_top_k(struct program *p, int function, int index, const struct 
     op.in[ADD_PAIRS_PAIRS] = gathered;
     op.out[ADD_PAIRS_Y] = sum;
     program_insert(p, function, index, &op);
-    if (whole)
-        return;
-    op = op_of(OP_ACCUMULATE);
-    op.in[ACCUMULATE_X] = program_local_shard(p, NULL, sum, b->axis);
-    op.out[ACCUMULATE_Y] = b->shards[r->use];
-    op.first = FIRST_ALWAYS;
-    program_insert(p, function, index + 1, &op);
+    compress_take_shard(p, function, index, r, sum, whole);
+}
+
+/* Gradients of fp16 have a factor, which errors are without. */
+static void add_error(struct program *p, int function, int index, int error, int cell)
+{
+    struct op op = op_of(p->ports.gradient_scale ? OP_ADD_ERROR : OP_ACCUMULATE);
+
+    if (p->ports.gradient_scale) {
+        op.in[ADD_ERROR_ERROR] = error;
+        op.in[ADD_ERROR_SCALE] = p->ports.gradient_scale;
+        op.in[ADD_ERROR_X] = cell;
+    } else {
+        op.in[ACCUMULATE_X] = error;
+        op.out[ACCUMULATE_Y] = cell;
+        op.first = FIRST_NEVER;
+    }
+    program_insert(p, function, index, &op);
 }
 
 void compress_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
@@ -155,13 +188,9 @@ void compress_emit(struct program *p, int function, int index, const struct buck
     const struct bucket *b = &p->buckets[r->bucket];
     int cell = b->left[r->use], shard = b->shards[r->use], n_ranks = program_n_shards(p, r->bucket);
     int64_t n_bytes = ops_code_bytes(b->n_elements / n_ranks);
+    struct op op;
 
-    struct op op = op_of(OP_ACCUMULATE);
-    op.in[ACCUMULATE_X] = b->errors[r->use];
-    op.out[ACCUMULATE_Y] = cell;
-    op.first = FIRST_NEVER;
-    program_insert(p, function, ++index, &op);
-
+    add_error(p, function, ++index, b->errors[r->use], cell);
     int sums = program_view(p, p->ports.codec_sums, 2 * number, 1, 2, 2);
     if (p->codec.codec == CODEC_TOP_K) {
         emit_top_k(p, function, index, r, sums, whole);
@@ -193,6 +222,7 @@ void compress_emit(struct program *p, int function, int index, const struct buck
     op.in[DECODE_CODES] = exchanged;
     op.out[DECODE_Y] = shard;
     program_insert(p, function, index, &op);
+    shard = sum_what_is_left(p, function, &index, shard, b->axis);
     if (!whole)
         return;
     op = op_of(OP_ALL_GATHER);
@@ -261,7 +291,8 @@ void compress_sum(struct program *p, int update)
     p->ports.codec_total = sum;
 }
 
-void compress_emit_keep(struct program *p, int update, int left, int kept)
+/* scale: the factor of what is left, or 0. */
+static void emit_keep(struct program *p, int update, int left, int scale, int kept)
 {
     struct op op = { .kind = OP_KEEP_ERROR, .phase = PHASE_U, .layer = -1 };
 
@@ -269,6 +300,7 @@ void compress_emit_keep(struct program *p, int update, int left, int kept)
     op.in[KEEP_ERROR_SKIP_UPDATE] = p->ports.skip_update;
     op.in[KEEP_ERROR_ERROR] = kept;
     op.in[KEEP_ERROR_SCALARS] = p->codec.start ? p->ports.scalars : 0;
+    op.in[KEEP_ERROR_SCALE] = scale;
     op.attributes.start = p->codec.start;
     program_emit(p, update, &op);
 }
@@ -281,9 +313,10 @@ void compress_keep(struct program *p, int update)
 
             if (!b->errors[use])
                 continue;
-            compress_emit_keep(p, update, b->left[use], b->errors[use]);
+            emit_keep(p, update, b->left[use], p->ports.gradient_scale, b->errors[use]);
+            /* Of factors the directions alone are used. */
             if (b->factors[use].kept)
-                compress_emit_keep(p, update, b->factors[use].found, b->factors[use].kept);
+                emit_keep(p, update, b->factors[use].found, 0, b->factors[use].kept);
         }
 }
 

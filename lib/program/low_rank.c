@@ -270,13 +270,7 @@ static void emit_sum(struct program *p, int function, int index, const struct bu
     op.out[LOW_RANK_SUM_Y] = sum;
     op.out[LOW_RANK_SUM_SUMS] = sums;
     program_insert(p, function, index, &op);
-    if (whole)
-        return;
-    op = (struct op){ .kind = OP_ACCUMULATE, .phase = PHASE_W, .layer = -1 };
-    op.in[ACCUMULATE_X] = program_local_shard(p, NULL, sum, b->axis);
-    op.out[ACCUMULATE_Y] = b->shards[r->use];
-    op.first = FIRST_ALWAYS;
-    program_insert(p, function, index + 1, &op);
+    compress_take_shard(p, function, index, r, sum, whole);
 }
 
 /* The op of the same stream behind op `after`, or the end of the function. */

@@ -260,7 +260,9 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
  * of ports.codec_total's numbers.
  *
  * Under zero 0 the sums are gathered as they are, in fp32: each rank has the bits of zero 1, and
- * there is one error, that of the rank's own summands.
+ * there is one error, that of the rank's own summands. Sums are late under zero 2 and 3, too: if
+ * each micro-batch's were encoded, they would be sent as many times, and what is lost would take
+ * the memory that whole sums do.
  *
  * low_rank.c: with powersgd two all-reduces of factors are in the place of the exchange; the right
  * ones are kept as the error is. Factors are of a parameter's matrices (each expert's, where ranks

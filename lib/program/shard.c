@@ -134,6 +134,30 @@ static struct axis_list axes_owed(const struct program *p, int cell, enum mesh_a
     return owed;
 }
 
+int sum_what_is_left(struct program *p, int function, int *index, int value, enum mesh_axis axis)
+{
+    struct axis_list axes = axes_owed(p, value, axis);
+
+    for (int i = 0; i < axes.n; i++) {
+        int summed = summed_view(p, value, axes.axes[i]);
+        struct op op = all_reduce_op(value, summed, axes.axes[i], PHASE_W);
+
+        program_insert(p, function, ++*index, &op);
+        value = summed;
+    }
+    return value;
+}
+
+/* The view of a cell that sum_what_is_left has summed in some function. */
+static int view_of_sum(struct program *p, int cell, enum mesh_axis axis)
+{
+    struct axis_list axes = axes_owed(p, cell, axis);
+
+    for (int i = 0; i < axes.n; i++)
+        cell = summed_view(p, cell, axes.axes[i]);
+    return cell;
+}
+
 /*
  * All-reduce shards over the other axes of tokens, whose ranks have the same shards. Under hybrid
  * sharding (axis replica) each group is an aligned power of two of ranks, so the bits are those of
@@ -142,20 +166,14 @@ static struct axis_list axes_owed(const struct program *p, int cell, enum mesh_a
  * probably completed, or at its end.
  */
 static void reduce_over_replicas(const struct sharding *s, int function, int index, int cell,
-                                 int shard, enum mesh_axis axis, const struct axis_list *axes)
+                                 int shard, enum mesh_axis axis)
 {
     struct program *p = s->program;
     int sum = s->early ? program_value(p, 1, p->values[shard].cols, p->values[shard].dtype) : shard;
     struct op op = reduce_op(cell, sum, axis, FIRST_ALWAYS);
 
     program_insert(p, function, index, &op);
-    for (int i = 0; i < axes->n; i++) {
-        int summed = summed_view(p, sum, axes->axes[i]);
-
-        op = all_reduce_op(sum, summed, axes->axes[i], PHASE_W);
-        program_insert(p, function, ++index, &op);
-        sum = summed;
-    }
+    sum = sum_what_is_left(p, function, &index, sum, axis);
     if (!s->early)
         return;
     const struct function *f = &p->functions[function];
@@ -199,7 +217,7 @@ static void reduce_in(const struct sharding *s, const struct bucket_member *list
     struct op op = reduce_op(cell, shard, axis, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
     if (others.n)
-        reduce_over_replicas(s, function, r->at.done + 1, cell, shard, axis, &others);
+        reduce_over_replicas(s, function, r->at.done + 1, cell, shard, axis);
     else
         program_insert(p, function, r->at.done + 1, &op);
     if (r->staging)
@@ -221,11 +239,12 @@ static void reduce_whole(struct program *p, int function, int done,
     const struct bucket *b = &p->buckets[r->bucket];
     struct op op = reduce_op(b->left[r->use], b->shards[r->use], b->axis, FIRST_ALWAYS);
 
-    program_insert(p, function, done + 1, &op);
+    program_insert(p, function, ++done, &op);
+    int shard = sum_what_is_left(p, function, &done, b->shards[r->use], b->axis);
     if (!whole)
         return;
-    op = gather_op(p, whole, b->shards[r->use], b->axis, PHASE_W);
-    program_insert(p, function, done + 2, &op);
+    op = gather_op(p, whole, shard, b->axis, PHASE_W);
+    program_insert(p, function, done + 1, &op);
 }
 
 /* With a codec, of all sizes of the last micro-batch. */
@@ -258,8 +277,10 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
         if (s->options->codec.start && p->codec.codec == CODEC_POWERSGD)
             low_rank_emit_unchanged(p, chunk->uncompressed, r);
     }
+    struct bucket *b = &p->buckets[r->bucket];
     if (whole)
-        p->buckets[r->bucket].gradients[r->use] = whole;
+        b->gradients[r->use] = view_of_sum(p, whole, b->axis);
+    b->shards[r->use] = view_of_sum(p, b->shards[r->use], b->axis);
 }
 
 /* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
@@ -282,7 +303,7 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
 
     b->shards[r->use] = shard;
     if (s->options->codec.codec) {
-        CHECK(!others.n && !s->early);
+        CHECK(!s->early);
         reduce_in_codes(s, list, n, r, number);
         return;
     }
@@ -297,8 +318,8 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
         there.at.done = find_done(&other, list, n, r);
         reduce_in(&other, list, n, &there, cell, shard);
     }
-    for (int i = 0; i < others.n && !s->early; i++)
-        b->shards[r->use] = summed_view(p, b->shards[r->use], others.axes[i]);
+    if (!s->early)
+        b->shards[r->use] = view_of_sum(p, b->shards[r->use], b->axis);
     if (zero)
         return;
     struct op op = gather_op(p, cell, b->shards[r->use], b->axis, s->early ? PHASE_U : PHASE_W);

@@ -47,6 +47,12 @@ struct sharding {
     int zeros[2];    /* constants for accumulators of fp32 and bf16; 0: not needed */
 };
 
+/* ---- shard.c ---- */
+
+/* All-reduce a value in place, behind the function's op *index, over the axes of tokens that `axis`
+ * has not and it is partial over. Returns a view that is the sum; *index is then of the last op. */
+int sum_what_is_left(struct program *p, int function, int *index, int value, enum mesh_axis axis);
+
 /* ---- buckets.c ---- */
 
 /* The function for a part of the chunk whose backward is the turn-th to run. */
@@ -94,9 +100,10 @@ void compress_make_sums(struct program *p, int n_reductions);
 void compress_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
                    int number, int whole);
 
-/* Emit the op that makes left, unless the step is skipped or before the codec's first, what is
- * kept. */
-void compress_emit_keep(struct program *p, int update, int left, int kept);
+/* Emit behind op `index`, which has written the decoded sum over the bucket's axis, what makes it
+ * the update's: its shard, unless it is `whole`, and the sum over other axes. */
+void compress_take_shard(struct program *p, int function, int index,
+                         const struct bucket_reduction *r, int sum, int whole);
 
 /* The last place of the function at which what its op `after` exchanges may be waited for: behind
  * it there is another op of its stream, or nothing. */

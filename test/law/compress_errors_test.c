@@ -27,6 +27,7 @@ struct seen {
 };
 
 static struct seen seen[N_RANKS_MAX][LAW_STEPS + 1];
+static int cp_size;  /* of the case */
 static char kept[8]; /* what the NaN in a weight took the place of */
 
 static uint64_t hash_cell(const struct trainer *trainer, int cell, uint64_t hash, int *are_finite)
@@ -44,10 +45,16 @@ static uint64_t hash_cell(const struct trainer *trainer, int cell, uint64_t hash
     return hash;
 }
 
+/* Ranks of dp, of each those of cp. */
+static int rank_of(const struct mesh_place *place)
+{
+    return place->of[AXIS_DP] * cp_size + place->of[AXIS_CP];
+}
+
 static void look(struct trainer *trainer, const struct mesh_place *place, int step)
 {
     const struct program *p = trainer_program(trainer);
-    struct seen *s = &seen[place->of[AXIS_DP]][step];
+    struct seen *s = &seen[rank_of(place)][step];
 
     *s = (struct seen){ .are_finite = 1 };
     for (int i = 0; i < p->n_buckets; i++)
@@ -84,33 +91,35 @@ static void spoil(struct trainer *trainer, const struct mesh_place *place, int s
     int cell = weight_of_all(p);
     struct err err;
 
-    if (place->of[AXIS_DP] == BAD_RANK && step == BAD_STEP)
+    if (rank_of(place) == BAD_RANK && step == BAD_STEP)
         run_put(trainer_run(trainer), cell, 0, 0, kept, sizeof kept);
     look(trainer, place, step);
-    if (place->of[AXIS_DP] != BAD_RANK || step != BAD_STEP - 1)
+    if (rank_of(place) != BAD_RANK || step != BAD_STEP - 1)
         return;
     CHECK(run_get(trainer_run(trainer), cell, 0, 0, kept, sizeof kept, &err) == 0);
     run_put(trainer_run(trainer), cell, 0, 0, nan, sizeof nan);
 }
 
-static struct law_case case_of(const char *codec, int n_ranks)
+static struct law_case case_of(const char *dtype, const char *codec, int n_ranks, int cp)
 {
-    struct law_case c = law_base("llama", "bf16");
+    struct law_case c = law_base("llama", dtype);
 
     c.n_ranks = n_ranks;
+    c.cp = cp_size = cp;
+    c.cp_kind = cp > 1 ? "gather" : NULL;
     c.tuning = codec;
     return c;
 }
 
-static void skipped(const char *codec, bool has_factors)
+static void skipped(const char *dtype, const char *codec, int cp, bool has_factors)
 {
-    struct law_case c = case_of(codec, 2);
+    struct law_case c = case_of(dtype, codec, 2 * cp, cp);
 
     c.before_step = spoil;
     struct law_outcome got = law_run(&c);
     for (int step = 0; step < LAW_STEPS; step++)
         assert_int_equal(isfinite(got.norm[step]) != 0, step != BAD_STEP - 1);
-    for (int rank = 0; rank < 2; rank++)
+    for (int rank = 0; rank < 2 * cp; rank++)
         for (int step = 0; step < LAW_STEPS; step++) {
             const struct seen *before = &seen[rank][step], *after = &seen[rank][step + 1];
 
@@ -122,9 +131,9 @@ static void skipped(const char *codec, bool has_factors)
         }
 }
 
-static void decoded(const char *codec, int n_ranks)
+static void decoded(const char *codec, int n_ranks, int cp)
 {
-    struct law_case c = case_of(codec, n_ranks);
+    struct law_case c = case_of("bf16", codec, n_ranks, cp);
 
     c.before_step = look;
     law_run(&c);
@@ -132,7 +141,7 @@ static void decoded(const char *codec, int n_ranks)
         for (int rank = 1; rank < n_ranks; rank++) {
             assert_true(seen[rank][step].sums == seen[0][step].sums);
             assert_true(seen[rank][step].weights == seen[0][step].weights);
-            assert_true(seen[rank][step].factors == seen[0][step].factors);
+            assert_true(seen[rank][step].factors == seen[rank % cp][step].factors);
             assert_true(seen[rank][step].errors != seen[0][step].errors);
             assert_true(seen[rank][step].sums != seen[rank][step - 1].sums);
         }
@@ -144,19 +153,25 @@ static void decoded(const char *codec, int n_ranks)
 static void a_skipped_step(void **state)
 {
     (void)state;
-    skipped("parallel.compress=int8", false);
-    skipped("parallel.compress=fp8", false);
-    skipped(TOP_K, false);
-    skipped(POWERSGD, true);
+    skipped("bf16", "parallel.compress=int8", 1, false);
+    skipped("bf16", "parallel.compress=fp8", 1, false);
+    skipped("bf16", TOP_K, 1, false);
+    skipped("bf16", POWERSGD, 1, true);
+    skipped("bf16", POWERSGD, 2, true);
+    skipped("fp16", "parallel.compress=int8", 1, false);
+    skipped("fp16", TOP_K, 2, false);
 }
 
+/* Sums over cp are of what is decoded, and each of its ranks has factors of its own. */
 static void what_ranks_decode(void **state)
 {
     (void)state;
-    decoded("parallel.compress=int8", 4);
-    decoded("parallel.compress=fp8", 2);
-    decoded(TOP_K, 4);
-    decoded(POWERSGD, 4);
+    decoded("parallel.compress=int8", 4, 1);
+    decoded("parallel.compress=fp8", 2, 1);
+    decoded(TOP_K, 4, 1);
+    decoded(POWERSGD, 4, 1);
+    decoded("parallel.compress=int8", 4, 2);
+    decoded(POWERSGD, 4, 2);
 }
 
 int main(void)

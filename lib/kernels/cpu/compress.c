@@ -207,15 +207,42 @@ static void decode_run(struct kernels *kernels, const struct kernel_call *call, 
 
 /* ---- the error ---- */
 
+/* What is multiplied by a power of two loses nothing. */
+static void add_tile(void *context, int64_t tile, int thread)
+{
+    const struct op_shape *op = context;
+    int64_t at = tile * ELEMENTS_A_TILE;
+    int64_t n = min_i64(ELEMENTS_A_TILE, op->in[ADD_ERROR_X].cols - at);
+    const float *error = (const float *)op->in[ADD_ERROR_ERROR].data + at;
+    float *x = (float *)op->in[ADD_ERROR_X].data + at;
+    float scale = *(const float *)op->in[ADD_ERROR_SCALE].data;
+
+    (void)thread;
+    for (int64_t i = 0; i < n; i++)
+        x[i] += error[i] * scale;
+}
+
+static void add_error_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    struct op_shape op = call->op;
+
+    (void)first;
+    pool_run(kernels->pool, ceil_div(op.in[ADD_ERROR_X].cols, ELEMENTS_A_TILE), add_tile, &op);
+}
+
 static void keep_tile(void *context, int64_t tile, int thread)
 {
     const struct op_shape *op = context;
     int64_t at = tile * ELEMENTS_A_TILE;
     int64_t n = min_i64(ELEMENTS_A_TILE, op->in[KEEP_ERROR_LEFT].cols - at);
+    const float *left = (const float *)op->in[KEEP_ERROR_LEFT].data + at;
+    float *error = (float *)op->in[KEEP_ERROR_ERROR].data + at;
+    float inverse =
+        op->in[KEEP_ERROR_SCALE].data ? 1 / *(const float *)op->in[KEEP_ERROR_SCALE].data : 1;
 
     (void)thread;
-    memcpy((float *)op->in[KEEP_ERROR_ERROR].data + at,
-           (const float *)op->in[KEEP_ERROR_LEFT].data + at, (size_t)n * sizeof(float));
+    for (int64_t i = 0; i < n; i++)
+        error[i] = left[i] * inverse;
 }
 
 static void keep_error_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -236,5 +263,6 @@ void cpu_register_compress(struct kernels_backend *table)
     table->entries[OP_ENCODE] =
         (struct kernel_entry){ .run = encode_run, .scratch_bytes = encode_scratch_bytes };
     table->entries[OP_DECODE] = (struct kernel_entry){ .run = decode_run };
+    table->entries[OP_ADD_ERROR] = (struct kernel_entry){ .run = add_error_run };
     table->entries[OP_KEEP_ERROR] = (struct kernel_entry){ .run = keep_error_run };
 }

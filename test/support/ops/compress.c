@@ -181,13 +181,21 @@ static void add_pairs(const struct op_shape *op)
         OUT(ADD_PAIRS_Y, 0, i) = (double)sum_of_pairs(pairs, 0, pairs->rows, i);
 }
 
+static void add_error(const struct op_shape *op)
+{
+    for (int64_t i = 0; i < op->in[ADD_ERROR_X].cols; i++)
+        *at(&op->in[ADD_ERROR_X], 0, i) += IN(ADD_ERROR_ERROR, 0, i) * IN(ADD_ERROR_SCALE, 0, 0);
+}
+
 static void keep_error(const struct op_shape *op)
 {
+    double scale = tensor_given(&op->in[KEEP_ERROR_SCALE]) ? IN(KEEP_ERROR_SCALE, 0, 0) : 1;
+
     for (int64_t i = 0; i < op->in[KEEP_ERROR_LEFT].cols; i++)
         if (!int_at(&op->in[KEEP_ERROR_SKIP_UPDATE], 0) &&
             !(tensor_given(&op->in[KEEP_ERROR_SCALARS]) &&
               IN(KEEP_ERROR_SCALARS, 0, SCALAR_UPDATE) <= (double)op->attributes.start))
-            *at(&op->in[KEEP_ERROR_ERROR], 0, i) = IN(KEEP_ERROR_LEFT, 0, i);
+            *at(&op->in[KEEP_ERROR_ERROR], 0, i) = IN(KEEP_ERROR_LEFT, 0, i) / scale;
 }
 
 /* ---- kernels ---- */
@@ -285,10 +293,26 @@ static void add_pairs_kernels(void)
     }
 }
 
+static void add_error_kernels(void)
+{
+    for (int i = 0; i < 6; i++) {
+        struct op_case *c = op_case_create(OP_ADD_ERROR, &(struct op_attributes){ 0 });
+        int n = (int[]){ 4, 4096, 50000 }[i / 2];
+
+        c->dense = true;
+        op_case_input(c, ADD_ERROR_ERROR, 1, n, DTYPE_F32, 1);
+        op_case_input(c, ADD_ERROR_SCALE, 1, 1, DTYPE_F32, 0);
+        op_case_input(c, ADD_ERROR_X, 1, n, DTYPE_F32, 1);
+        tensor_set(&c->op.in[ADD_ERROR_SCALE], 0, 0, i % 2 ? 65536 : 1);
+        op_case_check(c, 1e-7);
+        op_case_destroy(c);
+    }
+}
+
 static void keep_error_kernels(void)
 {
-    for (int i = 0; i < 12; i++) {
-        struct op_attributes a = { .start = i / 6 ? 5 : 0 };
+    for (int i = 0; i < 18; i++) {
+        struct op_attributes a = { .start = i / 6 == 1 ? 5 : 0 };
         struct op_case *c = op_case_create(OP_KEEP_ERROR, &a);
         int n = (int[]){ 4, 4096, 50000 }[i % 6 / 2];
 
@@ -297,9 +321,13 @@ static void keep_error_kernels(void)
         op_case_input(c, KEEP_ERROR_SKIP_UPDATE, 1, 1, DTYPE_I32, 0);
         op_case_input(c, KEEP_ERROR_ERROR, 1, n, DTYPE_F32, 1);
         *(int32_t *)c->op.in[KEEP_ERROR_SKIP_UPDATE].data = i % 2;
-        if (i / 6) {
+        if (i / 6 == 1) {
             op_case_input(c, KEEP_ERROR_SCALARS, 1, OPS_N_SCALARS, DTYPE_F32, 1);
             tensor_set(&c->op.in[KEEP_ERROR_SCALARS], 0, SCALAR_UPDATE, i % 6 < 3 ? 5 : 6);
+        }
+        if (i / 6 == 2) {
+            op_case_input(c, KEEP_ERROR_SCALE, 1, 1, DTYPE_F32, 0);
+            tensor_set(&c->op.in[KEEP_ERROR_SCALE], 0, 0, i % 4 < 2 ? 1024 : 0.5);
         }
         op_case_check(c, 0);
         op_case_destroy(c);
@@ -331,9 +359,15 @@ const struct op_facts compress_facts[N_OP_KINDS] = {
         .reference = add_pairs,
         .kernels = add_pairs_kernels,
     },
+    [OP_ADD_ERROR] = {
+        .example = "add_error 1x512 fp32, 1x1 fp32, 1x512 fp32 :",
+        .spreads = "sss >; csc >; psp >",
+        .reference = add_error,
+        .kernels = add_error_kernels,
+    },
     [OP_KEEP_ERROR] = {
-        .example = "keep_error 1x512 fp32, 1x1 i32, 1x512 fp32, 1x4 fp32 :",
-        .spreads = "ssss >; cscs >; psps >",
+        .example = "keep_error 1x512 fp32, 1x1 i32, 1x512 fp32, 1x4 fp32, 1x1 fp32 :",
+        .spreads = "sssss >; cscss >; pspss >",
         .reference = keep_error,
         .kernels = keep_error_kernels,
     },
