@@ -81,6 +81,9 @@ int cmd_dtype(const char *name);
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */
 const char *cmd_build(void);
 
+/* Append a text to a list of --set, whose items then are in the arena. */
+void cmd_add_set(struct option_list *sets, const char *text, struct arena *arena);
+
 /*
  * A new folder below $TMPDIR or /tmp, in arena, for the caller to remove; an interrupt removes it,
  * too (base/interrupt.h). NULL and ERR_FAILED if it cannot be made.

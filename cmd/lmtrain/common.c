@@ -234,3 +234,13 @@ const char *cmd_machine_cluster(bool to_make, struct arena *arena)
         return file_make_folders(folder, &ignored) < 0 ? NULL : path;
     return access(path, R_OK) == 0 ? path : NULL;
 }
+
+void cmd_add_set(struct option_list *sets, const char *text, struct arena *arena)
+{
+    const char **items = arena_array(arena, const char *, sets->n + 1);
+
+    if (sets->n)
+        memcpy(items, sets->items, sizeof *items * (size_t)sets->n);
+    items[sets->n++] = text;
+    sets->items = items;
+}

@@ -15,6 +15,7 @@
 #include "launch/launch.h"
 #include "ranks.h"
 #include "searched.h"
+#include "train/codec_start.h"
 #include "train/job_file.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
@@ -99,6 +100,20 @@ static int check_started(const struct job *job, int n_ranks, int n_started, stru
                    job->source, n_ranks, n_started, n_ranks);
 }
 
+/* What the run that goes on has chosen, and its job would choose otherwise now; for the ranks, too.
+ */
+static void take_codec_start(const struct pretrain_request *q, struct job *job,
+                             struct option_list *sets, struct arena *arena)
+{
+    if (!codec_start_from_run(job, q->resume, arena))
+        return;
+    const char *set =
+        arena_printf(arena, "parallel.compress_start=%d", job->parallel.compress_start);
+    if (ranks_expected() == 0)
+        log_info("%s, as in the run that is resumed", set);
+    cmd_add_set(sets, set, arena);
+}
+
 static int run_rank(const struct pretrain_request *q, struct job *job, struct arena *arena)
 {
     struct option_list ignored = { 0 };
@@ -113,6 +128,7 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
     if (status)
         return status;
     int n_ranks = rank.world_size;
+    take_codec_start(q, job, &ignored, arena);
     if (searched_layout(job, &n_ranks, q->replan, &ignored, arena, &err) < 0 ||
         check_started(job, n_ranks, rank.world_size, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -224,6 +240,7 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
         return run_rank(q, &job, arena);
     struct option_list all_sets = q->sets;
     int n_offered = ranks.n_ranks;
+    take_codec_start(q, &job, &all_sets, arena);
     if (searched_layout(&job, &ranks.n_ranks, q->replan, &all_sets, arena, &err) < 0 ||
         job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
         return cmd_fail(&err);

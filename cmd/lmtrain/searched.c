@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "ckpt/store.h"
+#include "cmd.h"
 #include "device/pool.h"
 #include "kernels/kernels.h"
 #include "plan/step_time.h"
@@ -17,33 +18,25 @@
 
 /* ---- what is passed to the ranks ---- */
 
-static void add_set(struct option_list *sets, const char *text, struct arena *arena)
-{
-    const char **items = arena_array(arena, const char *, sets->n + 1);
-
-    if (sets->n)
-        memcpy(items, sets->items, sizeof *items * (size_t)sets->n);
-    items[sets->n++] = text;
-    sets->items = items;
-}
-
 static void add_layout(const struct job *job, struct option_list *sets, struct arena *arena)
 {
     struct str value = { 0 };
 
-    add_set(sets, "parallel.mode=manual", arena);
+    cmd_add_set(sets, "parallel.mode=manual", arena);
     for (int key = 0; key < N_LAYOUT_KEYS; key++) {
         str_clear(&value);
         layout_print_value(job, (enum layout_key)key, &value);
-        add_set(sets,
-                arena_printf(arena, "%s=%s", layout_field((enum layout_key)key), str_text(&value)),
-                arena);
+        cmd_add_set(
+            sets,
+            arena_printf(arena, "%s=%s", layout_field((enum layout_key)key), str_text(&value)),
+            arena);
     }
     if (job->parallel.gradient_sum_given)
-        add_set(sets,
-                arena_printf(arena, "parallel.gradient_sum=%s",
-                             choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum)),
-                arena);
+        cmd_add_set(
+            sets,
+            arena_printf(arena, "parallel.gradient_sum=%s",
+                         choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum)),
+            arena);
     str_release(&value);
 }
 
@@ -55,8 +48,8 @@ static void add_sizes(const struct job *job, struct option_list *sets, struct ar
 
     for (int i = 0; i < sizes->n; i++)
         str_printf(&list, i ? ", %d" : "%d", sizes->values[i]);
-    add_set(sets, arena_printf(arena, "parallel.micro_batches=[%s]", str_text(&list)), arena);
-    add_set(sets, arena_printf(arena, "train.micro_batch=%d", job->train.micro_batch), arena);
+    cmd_add_set(sets, arena_printf(arena, "parallel.micro_batches=[%s]", str_text(&list)), arena);
+    cmd_add_set(sets, arena_printf(arena, "train.micro_batch=%d", job->train.micro_batch), arena);
     str_release(&list);
 }
 
@@ -64,9 +57,9 @@ static void add_prediction(const struct job *job, struct option_list *sets, stru
 {
     if (!job->searched.cluster)
         return;
-    add_set(sets, arena_printf(arena, "searched.cluster=%s", job->searched.cluster), arena);
-    add_set(sets, arena_printf(arena, "searched.predicted_ms=%.3f", job->searched.predicted_ms),
-            arena);
+    cmd_add_set(sets, arena_printf(arena, "searched.cluster=%s", job->searched.cluster), arena);
+    cmd_add_set(sets, arena_printf(arena, "searched.predicted_ms=%.3f", job->searched.predicted_ms),
+                arena);
 }
 
 /* ---- the run that is resumed ---- */

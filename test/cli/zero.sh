@@ -107,4 +107,18 @@ lost int8 >"$dir/int8.lost"
 expect 'what each step loses is little' 0 '^12 steps$' awk '$1 > 0 && $1 < 0.02 { n++ } END { print n " steps" }' "$dir/int8.lost"
 lost whole >"$dir/whole.lost"
 expect 'and is told of such steps alone' 0 '' test ! -s "$dir/whole.lost"
+
+# Where the codec starts does not move with train.steps.
+topk() {
+    topk_run=$1
+    shift
+    ranks "$topk_run" --set parallel.compress=topk --set parallel.compress_ratio=0.1 --set optimizer.schedule=constant "$@"
+}
+expect 'the largest elements alone, after 10 % of 40 steps' 75 '' topk forty --set train.steps=40 --stop-at 8
+lost forty >"$dir/forty.lost"
+expect 'so not in the first four' 0 '^4 steps$' awk '$1 > 0 { n++ } END { print n " steps" }' "$dir/forty.lost"
+expect 'the same run, stopped' 75 '' topk eighty --set train.steps=40 --stop-at 4
+expect 'goes on for 80 steps' 75 'compress_start=4, as in the run that is resumed' topk eighty --set train.steps=80 --stop-at 6
+expect 'and again' 75 'compress_start=4, as in the run' topk eighty --set train.steps=200 --stop-at 8
+expect 'and has its bits' 0 '' same forty eighty
 finish
