@@ -14,6 +14,7 @@
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan_calibrate.h"
+#include "plan_codec.h"
 #include "plan_context.h"
 #include "plan_ladder.h"
 #include "plan_layout.h"
@@ -233,6 +234,7 @@ static void print_plan(const struct plan *plan, const struct cluster *cluster,
         plan_print_stages(plan, out);
     plan_print_context(plan, out);
     plan_print_nodes(plan, out);
+    plan_print_codec(plan, out);
     plan_print_memory(plan, out);
     str_add(out, "\n");
     print_flops(plan, out);
@@ -266,6 +268,7 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
     plan_add_stages(plan, json);
     plan_add_context(plan, json);
     plan_add_nodes(plan, json);
+    plan_add_codec(plan, json);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
     if (job->parallel.micro_batches.n)
         cJSON_AddItemToObject(json, "micro_batches",

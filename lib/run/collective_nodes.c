@@ -112,7 +112,13 @@ int64_t collective_bytes_between_nodes(const struct op_shape *shape, int size, i
     const struct tensor *in = &shape->in[0], *out = &shape->out[0];
     int64_t beyond = size - n, others = size / n - 1;
 
-    if (n < 1 || n >= size || (shape->kind != OP_ALL_GATHER && !is_sum(shape->kind)))
+    if (n < 1 || n >= size)
+        return 0;
+    if (shape->kind == OP_EXCHANGE_CODES)
+        return n * beyond * (int64_t)collective_bytes_of(in) / size;
+    if (shape->kind == OP_GATHER_CODES)
+        return n * (gathers_by_node ? others : beyond) * (int64_t)collective_bytes_of(in);
+    if (shape->kind != OP_ALL_GATHER && !is_sum(shape->kind))
         return 0;
     int64_t part = part_of_kind(shape->kind, in, out, size);
     int64_t part_bytes = part * (int64_t)dtype_bytes(out->dtype);

@@ -353,6 +353,12 @@ static void what_goes_by_node(void **state)
     assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, false, false),
                      4 * 2 * 4 * 40000);
     assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, true, true), 4 * 2 * 40000);
+    /* Codes of gradients: a row for each rank, or a rank's row for all. */
+    p = play_make(OP_EXCHANGE_CODES, 8, play_dense(8, 500, DTYPE_U8), play_dense(8, 500, DTYPE_U8));
+    assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, true, true), 4 * 4 * 500);
+    p = play_make(OP_GATHER_CODES, 8, play_dense(1, 100, DTYPE_I32), play_dense(8, 100, DTYPE_I32));
+    assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, false, false), 4 * 4 * 400);
+    assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, true, true), 4 * 400);
     p = play_make(OP_ALL_REDUCE, 8, half, half);
     assert_true(collective_goes_by_node(&p.shape, 8, 4, false));
     assert_false(collective_goes_by_node(&p.shape, 8, 4, true));
