@@ -17,11 +17,11 @@
  * reduce_scatter. Codes are of blocks of elements within parameters' norm blocks, so bits depend
  * neither on how parameters are put into buckets nor on stages or the stage of ZeRO.
  *
- * The axis is the one that ZeRO shards over (where experts are divided theirs is another). Over what
- * other axes divide tokens (cp) the decoded sums are summed as they are, as without a codec: a
- * rank's error is of its own summands, and what is decoded of all their elements is the bits of no
- * codec. Gradients of fp16 are encoded with their scale, a power of two that no code hangs on;
- * errors are kept without it, so that the next step's may be another.
+ * The axis is the one that ZeRO shards over, for experts another one where ranks divide them. Over
+ * other axes of tokens (cp) the decoded sums are summed as they are, as shards are without a codec:
+ * a rank's error is of its own summands, and a codec that loses nothing has the bits of none.
+ * Gradients of fp16 are encoded with their scale, a power of two that no code hangs on; errors are
+ * kept without it, so that the next step's may be another.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * compress_layouts_test.c - gradients that are compressed between ranks, beside all else that may be
- * done with gradients: zero 2 and 3, context and expert parallelism, fp16's loss scale, offload
+ * compress_layouts_test.c - gradients that are compressed between ranks, beside all else that may
+ * be done with gradients: zero 2 and 3, context and expert parallelism, fp16's loss scale, offload
  */
 #include <math.h>
 #include <setjmp.h>
