@@ -439,9 +439,8 @@ const struct field job_fields[] = {
       .choices = gradient_sum_choices, .given_offset = AT(parallel.gradient_sum_given),
       NUMERICS(LAYOUT, 700, .print = numerics_print_gradient_sum),
       .help = "order in which gradients are summed; late: accumulate over micro-batches, then "
-              "reduce over ranks once per step; early: reduce each micro-batch over ranks, "
-              "then accumulate; auto: late for zero 0 and 1, and with compress, early for zero 2 "
-              "and 3" },
+              "reduce over ranks once per step; early: reduce each micro-batch over ranks, then "
+              "accumulate; auto: early for zero 2 and 3 without compress, else late" },
     { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
       .choices = reduction_choices, NUMERICS(LAYOUT, 710, .print = numerics_print_reductions),
       .help = "how gradients and activations are reduced over ranks; fixed: in one order, with "
