@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "progress/progress_page.h"
+#include "progress/status_file.h"
 
 _Static_assert(sizeof(struct progress_slot) <= sizeof(union progress_place), "slot fits its place");
 
@@ -96,6 +97,7 @@ void progress_end(enum progress_end end)
 {
     if (!mine)
         return;
+    status_look_at_peak(mine, getpid());
     atomic_store(&mine->end, (int32_t)end);
     progress_beat(mine);
 }

@@ -57,7 +57,8 @@ struct progress_slot {
     _Atomic int32_t world_rank;
     _Atomic int32_t end;     /* enum progress_end */
     _Atomic int32_t is_over; /* by the daemon: the attempt is, and SIGTERM ends its ranks */
-    /* Of its process, by the daemon or watcher, once a second; 0: not known. */
+    /* Of its process, by the daemon or watcher, once a second, the peak also by the rank at its
+     * end; 0: not known. */
     _Atomic int64_t resident_bytes, peak_bytes;
     struct progress_gpu gpu;
     char text[PROGRESS_TEXT_BYTES]; /* "attention layers.9", last written; may be torn */

@@ -193,13 +193,19 @@ int64_t status_peak_bytes(pid_t pid)
     return kib * 1024;
 }
 
-void status_look_at_memory(struct progress_slot *slot, pid_t pid)
+void status_look_at_peak(struct progress_slot *slot, pid_t pid)
 {
-    int64_t peak = pid ? status_peak_bytes(pid) : 0;
+    int64_t peak = status_peak_bytes(pid);
 
-    atomic_store(&slot->resident_bytes, pid ? status_resident_bytes(pid) : 0);
     if (peak > atomic_load(&slot->peak_bytes))
         atomic_store(&slot->peak_bytes, peak);
+}
+
+void status_look_at_memory(struct progress_slot *slot, pid_t pid)
+{
+    atomic_store(&slot->resident_bytes, pid ? status_resident_bytes(pid) : 0);
+    if (pid)
+        status_look_at_peak(slot, pid);
 }
 
 static void add_text(struct str *out, const char *key, const char *text)

@@ -63,10 +63,10 @@ int64_t status_resident_bytes(pid_t pid);
 /* The most that it has been (VmHWM of /proc/PID/status); 0: not known. */
 int64_t status_peak_bytes(pid_t pid);
 
-/*
- * Put both into the slot of a rank that runs as this process; 0: it has ended, which leaves its
- * peak.
- */
+/* Put the peak of a rank's process into its slot. */
+void status_look_at_peak(struct progress_slot *slot, pid_t pid);
+
+/* And what lies in RAM now; pid 0: it has ended, which leaves its peak. */
 void status_look_at_memory(struct progress_slot *slot, pid_t pid);
 
 /* Seconds of Unix time. */

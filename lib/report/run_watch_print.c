@@ -99,6 +99,10 @@ static void describe_state(const struct run_watch *w, struct str *out)
         str_add(out, "no status was written: it has not begun, or is of an earlier version");
         return;
     case WATCH_RUNNING:
+        if (!*w->host) { /* rank 0 has put nothing yet */
+            str_printf(out, "starting; heard %.1f s ago", w->age_s);
+            return;
+        }
         str_printf(out, "running on %s, process %d, %d rank%s; heard %.1f s ago", w->host, w->pid,
                    w->n_ranks, str_s(w->n_ranks), w->age_s);
         return;

@@ -9,8 +9,12 @@ watch() { "$lmtrain" watch "$@"; }
 # reaches RUN TEXT - what is said of the run has the text
 # shellcheck disable=SC2317 # wait_until calls it
 reaches() { watch "$dir/$1" --once --json 2>/dev/null | grep -q "$2"; }
+# is_running RUN RANKS - it has said so, and the memory of its last rank is known
 # shellcheck disable=SC2317
-has_ranks() { reaches "$1" '"rank":'"$2"',"host":"[^"]*","state":"running","step":[0-9]'; }
+is_running() {
+    reaches "$1" '"rank":'"$(($2 - 1))"',"host":"[^"]*","state":"running","step":[0-9].*"peak_bytes":[1-9]' &&
+        watch "$dir/$1" | grep -q '^[^ ]*: running on '
+}
 
 # ---- of one process ----
 
@@ -43,7 +47,7 @@ for ranks in 1 2; do
     # shellcheck disable=SC2086 # words
     start $run $long --ranks $ranks
     head=$pid
-    wait_until 60 has_ranks $run $((ranks - 1))
+    wait_until 60 is_running $run $ranks
     expect "$ranks: it is running" 0 "running on .*, process [0-9]+, $ranks rank" watch "$dir/$run"
     expect 'with a line a rank' 0 "^ +$((ranks - 1)) .*[0-9] [KMG]iB +[0-9.]+ s  [a-z]" watch "$dir/$run"
     first=$(watch "$dir/$run" --json | sed 's/.*"step":\([0-9]*\),"steps".*/\1/')

@@ -275,7 +275,7 @@ function measuredMemory() {
   const planned = (run, isHost) => Math.max(...(run.memory || []).map((stage) => stage.segments
     .filter((s) => s.space !== "file" && (s.space !== "device") === isHost).reduce((sum, s) => sum + s.bytes, 0)));
   const text = (bytes) => (Number.isFinite(bytes) ? bytesText(bytes) : "–");
-  const line = (run) => {
+  const memoryRow = (run) => {
     const peaks = run.measured_memory.ranks.map((r) => r.peak_bytes), most = run.measured_memory.ranks.find((r) => r.peak_bytes === Math.max(...peaks));
     return element("tr", {}, runCell(run), element("td", {}, text(planned(run, false))), element("td", {}, text(planned(run, true))),
       element("td", {}, countText(peaks.length)), element("td", {}, text(Math.min(...peaks))), element("td", {}, text(most && most.peak_bytes)),
@@ -284,7 +284,7 @@ function measuredMemory() {
   return element("div", { id: "measured-memory" }, element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ["run", "planned on the device", "planned on the host", "ranks measured", "least peak", "largest peak"].map((name) => element("th", {}, name)),
       element("th", { class: "left" }, "of"), element("th", {}, "GPU in use, rank 0"))),
-    element("tbody", {}, measured.map(line)))),
+    element("tbody", {}, measured.map(memoryRow)))),
   element("p", { class: "note" }, "Peaks are of processes in the host's memory (VmHWM): on a CPU that of the device, with the program, libraries and data beside what is planned. A GPU's is all that is in use on it."));
 }
 
