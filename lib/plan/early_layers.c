@@ -64,19 +64,15 @@ int early_layers_find(int *n_layers, const struct job *job, struct kernels *kern
     int most = job->model.n_layers / (job->parallel.pp * max_int(1, job->parallel.chunks)) + 1;
     struct arena arena = { 0 };
     struct cluster cluster;
-    int64_t least, ns = 0;
+    int64_t without, ns = -1;
 
     *n_layers = 0;
     CHECK(memory_known_cluster(&cluster, job, &arena));
-    int status = time_step(&least, job, 0, kernels, &cluster, limits, err);
-    for (int n = 1; n <= most && !status && ns >= 0; n *= 2) {
+    int status = time_step(&without, job, 0, kernels, &cluster, limits, err);
+    for (int n = most; n > 0 && !status && ns < 0; n /= 2) {
         status = time_step(&ns, job, n, kernels, &cluster, limits, err);
-        if (ns >= least)
-            break;
-        if (!status && ns >= 0) {
-            least = ns;
+        if (!status && ns >= 0 && ns < without)
             *n_layers = n;
-        }
     }
     arena_release(&arena);
     return status;

@@ -117,7 +117,7 @@ int memory_fit_job(struct memory_fit **fit, struct job *job,
         asked.or_least = true;
     }
     asked.job = job;
-    if (fit_prefetch(&fits, job, &kept, request, err) < 0)
+    if ((is_chosen(job) || may_prefetch(job)) && fit_prefetch(&fits, job, &kept, request, err) < 0)
         return -1;
     if (early_layers_are_open(job) && fit_early(job, request, err) < 0)
         return -1;

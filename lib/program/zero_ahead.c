@@ -29,6 +29,9 @@ struct head_pass {
     struct program *program;
     const struct ahead_options *options;
     int gather, update; /* functions */
+    /* By base. */
+    bool *is_gathered, *is_for_products;
+    struct arena arena;
 };
 
 static bool touches(const struct program *p, const struct op *op, int base)
@@ -47,42 +50,88 @@ static int gathered_base(const struct program *p, const struct op *gather)
     return program_base(p, gather->out[ALL_GATHER_FULL]);
 }
 
+/* The gathered bases that an op has to do with; their number. */
+static int gathered_of(const struct head_pass *a, const struct op *op, int bases[ORDER_N_OPERANDS])
+{
+    int n = 0;
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS], seen = 0;
+        int base = id ? program_base(a->program, id) : 0;
+
+        while (seen < n && bases[seen] != base)
+            seen++;
+        if (base && seen == n && a->is_gathered[base])
+            bases[n++] = base;
+    }
+    return n;
+}
+
+/* Nothing but products takes long enough for a gather to travel under. */
+static void find_bases(struct head_pass *a)
+{
+    const struct program *p = a->program;
+    const struct function *gather = &p->functions[a->gather];
+    int bases[ORDER_N_OPERANDS];
+
+    a->is_gathered = arena_array(&a->arena, bool, p->n_values);
+    a->is_for_products = arena_array(&a->arena, bool, p->n_values);
+    for (int i = 0; i < gather->n_ops; i++)
+        a->is_gathered[gathered_base(p, &gather->ops[i])] = true;
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+            bool is_product = op_info(op->kind)->traits & TRAIT_PRODUCT;
+
+            for (int k = is_product ? gathered_of(a, op, bases) : 0; k > 0; k--)
+                a->is_for_products[bases[k - 1]] = true;
+        }
+}
+
 /* The first op of the update that has to do with gathered weights: everything that optimizers read
  * is there. */
 static int first_optimizer(const struct head_pass *a)
 {
     const struct function *update = &a->program->functions[a->update];
-    const struct function *gather = &a->program->functions[a->gather];
+    int bases[ORDER_N_OPERANDS], i = 0;
 
-    for (int i = 0; i < update->n_ops; i++)
-        for (int k = 0; k < gather->n_ops; k++)
-            if (touches(a->program, &update->ops[i], gathered_base(a->program, &gather->ops[k])))
-                return i;
-    return update->n_ops;
+    while (i < update->n_ops && !gathered_of(a, &update->ops[i], bases))
+        i++;
+    return i;
 }
 
-static bool writes(const struct program *p, const struct op *op, int base)
+struct access {
+    int base;
+    bool is_written;
+};
+
+static int accesses_of(const struct program *p, const struct op *op,
+                       struct access accesses[ORDER_N_OPERANDS])
 {
+    const struct op_info *info = op_info(op->kind);
+    int n = 0;
+
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
-        if ((op_info(op->kind)->inputs[k].flags & OPERAND_UPDATED) && op->in[k] &&
-            program_base(p, op->in[k]) == base)
-            return true;
+        if (op->in[k])
+            accesses[n++] = (struct access){ program_base(p, op->in[k]),
+                                             (info->inputs[k].flags & OPERAND_UPDATED) != 0 };
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] && program_base(p, op->out[k]) == base)
-            return true;
-    return false;
+        if (op->out[k])
+            accesses[n++] = (struct access){ program_base(p, op->out[k]), true };
+    return n;
 }
 
-/* Whether one of them writes what the other reads or writes. */
-static bool depend(const struct program *p, const struct op *x, const struct op *y)
+/* Whether op writes what is among these n, or has what is written there. */
+static bool depends(const struct program *p, const struct op *op, const struct access *others,
+                    int n)
 {
-    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
-        int id = k < OPS_MAX_INPUTS ? x->in[k] : x->out[k - OPS_MAX_INPUTS];
-        int base = id ? program_base(p, id) : 0;
+    struct access mine[ORDER_N_OPERANDS];
+    int n_mine = accesses_of(p, op, mine);
 
-        if (base && touches(p, y, base) && (writes(p, x, base) || writes(p, y, base)))
-            return true;
-    }
+    for (int i = 0; i < n_mine; i++)
+        for (int k = 0; k < n; k++)
+            if (mine[i].base == others[k].base && (mine[i].is_written || others[k].is_written))
+                return true;
     return false;
 }
 
@@ -90,9 +139,11 @@ static bool depend(const struct program *p, const struct op *x, const struct op 
 static bool move_op(const struct program *p, struct function *f, int from, int to)
 {
     struct op op = f->ops[from];
+    struct access accesses[ORDER_N_OPERANDS];
+    int n = accesses_of(p, &op, accesses);
 
     for (int i = to; i < from; i++)
-        if (order_is_async(&op) || depend(p, &op, &f->ops[i]))
+        if (order_is_async(&op) || depends(p, &f->ops[i], accesses, n))
             return false;
     memmove(&f->ops[to + 1], &f->ops[to], sizeof op * (size_t)(from - to));
     f->ops[to] = op;
@@ -126,38 +177,28 @@ static int64_t op_ns(const struct head_pass *a, const struct op *op)
 }
 
 /* As many gathers as travel while the optimizers of the buckets behind them work. */
-static int count_hidden(const struct head_pass *a, int first)
+static int count_hidden(struct head_pass *a, int first)
 {
     const struct program *p = a->program;
     const struct function *update = &p->functions[a->update], *gather = &p->functions[a->gather];
+    int64_t *optimizer_ns = arena_array(&a->arena, int64_t, p->n_values); /* by base */
     int64_t left = 0, travel = 0;
-    int n = 0;
+    int bases[ORDER_N_OPERANDS], n = 0;
 
-    for (int i = first; i < update->n_ops; i++)
-        left += order_is_async(&update->ops[i]) ? 0 : op_ns(a, &update->ops[i]);
+    for (int i = first; i < update->n_ops; i++) {
+        int64_t ns = order_is_async(&update->ops[i]) ? 0 : op_ns(a, &update->ops[i]);
+
+        left += ns;
+        for (int k = gathered_of(a, &update->ops[i], bases); k > 0; k--)
+            optimizer_ns[bases[k - 1]] += ns;
+    }
     for (; n < gather->n_ops; n++) {
-        for (int i = first; i < update->n_ops; i++)
-            if (touches(p, &update->ops[i], gathered_base(p, &gather->ops[n])) &&
-                !order_is_async(&update->ops[i]))
-                left -= op_ns(a, &update->ops[i]);
+        left -= optimizer_ns[gathered_base(p, &gather->ops[n])];
         travel += op_ns(a, &gather->ops[n]);
         if (travel > left)
             break;
     }
     return n;
-}
-
-/* Whether products read what is gathered: nothing else takes long enough to travel under. */
-static bool is_for_products(const struct program *p, const struct op *gather)
-{
-    int base = gathered_base(p, gather);
-
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++)
-            if ((op_info(p->functions[f].ops[i].kind)->traits & TRAIT_PRODUCT) &&
-                touches(p, &p->functions[f].ops[i], base))
-                return true;
-    return false;
 }
 
 /* The gathers up to that of the n-th bucket that products read, and those before the next such. */
@@ -167,14 +208,14 @@ static int count_read_first(const struct head_pass *a, int n)
     int i = 0;
 
     for (int n_products = 0; i < gather->n_ops; i++) {
-        n_products += is_for_products(a->program, &gather->ops[i]);
+        n_products += a->is_for_products[gathered_base(a->program, &gather->ops[i])];
         if (n_products > n)
             break;
     }
     return i;
 }
 
-static int count_head(const struct head_pass *a, int first)
+static int count_head(struct head_pass *a, int first)
 {
     int n = a->options->n_ahead;
 
@@ -220,27 +261,40 @@ static int gather_others(const struct head_pass *a, int n)
     return others;
 }
 
+/* Move the first n gathers into the update, which has its optimizers from ops[at] on. */
+static void move_head(const struct head_pass *a, int n, int at)
+{
+    struct program *p = a->program;
+
+    for (int i = 0; i < n; i++) {
+        struct op op = p->functions[a->gather].ops[i];
+
+        at = gather_in_update(a, &op, at);
+        for (int b = 0; b < p->n_buckets; b++)
+            if (p->buckets[b].weights == op.out[ALL_GATHER_FULL])
+                p->buckets[b].gathered_ahead = true;
+    }
+    int others = gather_others(a, n);
+    for (int e = 0; e < N_ENTRIES; e++)
+        if (entry_begins_whole((enum entry_kind)e))
+            replace_gather(a, &p->entries[e], others);
+}
+
 int zero_gather_ahead(struct program *program, int gather, const struct ahead_options *options)
 {
     const struct entry *step = &program->entries[ENTRY_STEP];
-    struct head_pass a = { program, options, gather, step->actions[step->n_actions - 1].function };
-    int at = first_optimizer(&a), n = count_head(&a, at);
+    struct head_pass a = { .program = program,
+                           .options = options,
+                           .gather = gather,
+                           .update = step->actions[step->n_actions - 1].function };
+    int n = 0;
 
-    if (at == program->functions[a.update].n_ops)
-        return 0;
-    for (int i = 0; i < n; i++) {
-        struct op op = program->functions[gather].ops[i];
-
-        at = gather_in_update(&a, &op, at);
-        for (int b = 0; b < program->n_buckets; b++)
-            if (program->buckets[b].weights == op.out[ALL_GATHER_FULL])
-                program->buckets[b].gathered_ahead = true;
-    }
-    if (!n)
-        return 0;
-    int others = gather_others(&a, n);
-    for (int e = 0; e < N_ENTRIES; e++)
-        if (entry_begins_whole((enum entry_kind)e))
-            replace_gather(&a, &program->entries[e], others);
+    find_bases(&a);
+    int at = first_optimizer(&a);
+    if (at < program->functions[a.update].n_ops)
+        n = count_head(&a, at);
+    if (n)
+        move_head(&a, n, at);
+    arena_release(&a.arena);
     return n;
 }
