@@ -58,10 +58,20 @@ static int time_step(int64_t *ns, const struct job *job, int n_layers, struct ke
     return status;
 }
 
+/* Layers of the stage that has most. */
+static int most_layers(const struct job *job)
+{
+    int n_stages = job->parallel.pp * max_int(1, job->parallel.chunks);
+    int most = (int)ceil_div(job->model.n_layers, n_stages);
+
+    for (int i = 0; i < job->parallel.stages.n; i++)
+        most = max_int(most, job->parallel.stages.values[i]);
+    return most;
+}
+
 int early_layers_find(int *n_layers, const struct job *job, struct kernels *kernels,
                       const int64_t *limits, struct err *err)
 {
-    int most = job->model.n_layers / (job->parallel.pp * max_int(1, job->parallel.chunks)) + 1;
     struct arena arena = { 0 };
     struct cluster cluster;
     int64_t without, ns = -1;
@@ -69,7 +79,7 @@ int early_layers_find(int *n_layers, const struct job *job, struct kernels *kern
     *n_layers = 0;
     CHECK(memory_known_cluster(&cluster, job, &arena));
     int status = time_step(&without, job, 0, kernels, &cluster, limits, err);
-    for (int n = most; n > 0 && !status && ns < 0; n /= 2) {
+    for (int n = most_layers(job); n > 0 && !status && ns < 0; n /= 2) {
         status = time_step(&ns, job, n, kernels, &cluster, limits, err);
         if (!status && ns >= 0 && ns < without)
             *n_layers = n;

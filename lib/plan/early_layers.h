@@ -4,9 +4,9 @@
  *
  * What that hides is the time that a stage waits for others, which depends on the schedule, the
  * links and the kernels. More layers fill more of it, and keep more until the gradient comes: so a
- * step with as many as fit a rank's device (all, half of them, a quarter, ...) is simulated and held
- * against one with none. Without prices there are none: on links and stages that hide nothing it
- * costs some per cent (bench/results/net.md).
+ * step with as many as fit a rank's device (all, half of them, a quarter, ...) is simulated and
+ * held against one with none. Without prices there are none: on links and stages that hide nothing
+ * it costs some per cent (bench/results/net.md).
  */
 #ifndef PLAN_EARLY_LAYERS_H
 #define PLAN_EARLY_LAYERS_H
