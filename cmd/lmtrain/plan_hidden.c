@@ -99,37 +99,54 @@ static int simulate_step(struct simulated_step *step, const struct plan *plan,
     return step_time_simulate(step, plan->job, &all, 1, cluster, NULL, NULL, arena, err);
 }
 
-static int find_early(struct early *early, const struct plan *plan, const struct cluster *cluster,
-                      struct arena *arena, struct err *err)
+/* A step as planned, one of another job, and what the rank that is busiest as planned needs then. */
+struct step_pair {
+    struct simulated_step planned, other;
+    size_t n_other_bytes;
+};
+
+static int simulate_pair(struct step_pair *pair, const struct plan *plan, const struct job *job,
+                         const struct cluster *cluster, struct arena *arena, struct err *err)
 {
     int n = plan->job->parallel.pp;
-    struct job without = *plan->job;
     struct program *programs = arena_array(arena, struct program, n);
-    struct simulated_step step, other;
+    int status = programs_compile_unverified(programs, job, plan->kernels, err);
 
-    without.memory.recompute_early = 0;
-    int status = programs_compile_unverified(programs, &without, plan->kernels, err);
     if (!status)
-        status = simulate_step(&step, plan, plan->programs, cluster, arena, err);
+        status = simulate_step(&pair->planned, plan, plan->programs, cluster, arena, err);
     if (!status)
-        status = simulate_step(&other, plan, programs, cluster, arena, err);
+        status = simulate_step(&pair->other, plan, programs, cluster, arena, err);
     if (!status)
-        *early = (struct early){
-            .n_layers = compile_early_layers(plan->job),
-            .last_keeps = plan->job->parallel.schedule == PIPELINE_1F1B,
-            .needs_cluster = plan->job->memory.recompute_early_chosen && !plan->job->cluster &&
-                             !plan->job->searched.cluster,
-            .ns = step.ns,
-            .ns_without = other.ns,
-            .waits = step.ranks[step.busiest].of[TIME_STAGES],
-            .waits_without = other.ranks[step.busiest].of[TIME_STAGES],
-            .n_bytes = plan_needed_bytes(&plan->programs[step.busiest], plan->kernels),
-            .n_bytes_without = plan_needed_bytes(&programs[step.busiest], plan->kernels),
-            .rank = step.busiest,
-        };
+        pair->n_other_bytes = plan_needed_bytes(&programs[pair->planned.busiest], plan->kernels);
     for (int rank = 0; rank < n; rank++)
         program_release(&programs[rank]);
     return status;
+}
+
+static int find_early(struct early *early, const struct plan *plan, const struct cluster *cluster,
+                      struct arena *arena, struct err *err)
+{
+    struct job without = *plan->job;
+    struct step_pair pair;
+
+    without.memory.recompute_early = 0;
+    if (simulate_pair(&pair, plan, &without, cluster, arena, err) < 0)
+        return -1;
+    int rank = pair.planned.busiest;
+    *early = (struct early){
+        .n_layers = compile_early_layers(plan->job),
+        .last_keeps = plan->job->parallel.schedule == PIPELINE_1F1B,
+        .needs_cluster = plan->job->memory.recompute_early_chosen && !plan->job->cluster &&
+                         !plan->job->searched.cluster,
+        .ns = pair.planned.ns,
+        .ns_without = pair.other.ns,
+        .waits = pair.planned.ranks[rank].of[TIME_STAGES],
+        .waits_without = pair.other.ranks[rank].of[TIME_STAGES],
+        .n_bytes = plan_needed_bytes(&plan->programs[rank], plan->kernels),
+        .n_bytes_without = pair.n_other_bytes,
+        .rank = rank,
+    };
+    return 0;
 }
 
 static void print_early(const struct early *early, struct str *out)
@@ -188,30 +205,23 @@ static bool gathers_ahead(const struct plan *plan)
 static int find_gathers(struct gathers *gathers, const struct plan *plan,
                         const struct cluster *cluster, struct arena *arena, struct err *err)
 {
-    int n = plan->job->parallel.pp;
     struct job without = *plan->job;
-    struct program *programs = arena_array(arena, struct program, n);
-    struct simulated_step step, other;
+    struct step_pair pair;
 
     without.parallel.prefetch = 0;
-    int status = programs_compile_unverified(programs, &without, plan->kernels, err);
-    if (!status)
-        status = simulate_step(&step, plan, plan->programs, cluster, arena, err);
-    if (!status)
-        status = simulate_step(&other, plan, programs, cluster, arena, err);
-    if (!status)
-        *gathers = (struct gathers){
-            .n_ahead = count_ahead(&plan->programs[step.busiest]),
-            .n = count_gathers(&plan->programs[step.busiest]),
-            .ns = step.ns,
-            .ns_without = other.ns,
-            .waits = step.ranks[step.busiest].of[TIME_GATHERS],
-            .waits_without = other.ranks[step.busiest].of[TIME_GATHERS],
-            .rank = step.busiest,
-        };
-    for (int rank = 0; rank < n; rank++)
-        program_release(&programs[rank]);
-    return status;
+    if (simulate_pair(&pair, plan, &without, cluster, arena, err) < 0)
+        return -1;
+    int rank = pair.planned.busiest;
+    *gathers = (struct gathers){
+        .n_ahead = count_ahead(&plan->programs[rank]),
+        .n = count_gathers(&plan->programs[rank]),
+        .ns = pair.planned.ns,
+        .ns_without = pair.other.ns,
+        .waits = pair.planned.ranks[rank].of[TIME_GATHERS],
+        .waits_without = pair.other.ranks[rank].of[TIME_GATHERS],
+        .rank = rank,
+    };
+    return 0;
 }
 
 static void print_gathers(const struct gathers *gathers, struct str *out)

@@ -193,17 +193,24 @@ int64_t status_peak_bytes(pid_t pid)
     return kib * 1024;
 }
 
-void status_look_at_peak(struct progress_slot *slot, pid_t pid)
+static void raise_peak(struct progress_slot *slot, int64_t n_bytes)
 {
-    int64_t peak = status_peak_bytes(pid);
-
-    if (peak > atomic_load(&slot->peak_bytes))
-        atomic_store(&slot->peak_bytes, peak);
+    if (n_bytes > atomic_load(&slot->peak_bytes))
+        atomic_store(&slot->peak_bytes, n_bytes);
 }
 
+void status_look_at_peak(struct progress_slot *slot, pid_t pid)
+{
+    raise_peak(slot, status_peak_bytes(pid));
+}
+
+/* The two are read one after the other: the peak is never below what lies in RAM. */
 void status_look_at_memory(struct progress_slot *slot, pid_t pid)
 {
-    atomic_store(&slot->resident_bytes, pid ? status_resident_bytes(pid) : 0);
+    int64_t resident = pid ? status_resident_bytes(pid) : 0;
+
+    atomic_store(&slot->resident_bytes, resident);
+    raise_peak(slot, resident);
     if (pid)
         status_look_at_peak(slot, pid);
 }
