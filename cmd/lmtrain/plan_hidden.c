@@ -99,7 +99,8 @@ static int simulate_step(struct simulated_step *step, const struct plan *plan,
     return step_time_simulate(step, plan->job, &all, 1, cluster, NULL, NULL, arena, err);
 }
 
-/* A step as planned, one of another job, and what the rank that is busiest as planned needs then. */
+/* A step as planned and one of another job, with the memory of the rank that is busiest as
+ * planned. */
 struct step_pair {
     struct simulated_step planned, other;
     size_t n_other_bytes;
