@@ -101,13 +101,14 @@ static int simulate_step(struct simulated_step *step, const struct plan *plan,
 
 /* A step as planned and one of another job, with the memory of the rank that is busiest as
  * planned. */
-struct step_pair {
+struct simulated_pair {
     struct simulated_step planned, other;
     size_t n_other_bytes;
 };
 
-static int simulate_pair(struct step_pair *pair, const struct plan *plan, const struct job *job,
-                         const struct cluster *cluster, struct arena *arena, struct err *err)
+static int simulate_pair(struct simulated_pair *pair, const struct plan *plan,
+                         const struct job *job, const struct cluster *cluster, struct arena *arena,
+                         struct err *err)
 {
     int n = plan->job->parallel.pp;
     struct program *programs = arena_array(arena, struct program, n);
@@ -128,7 +129,7 @@ static int find_early(struct early *early, const struct plan *plan, const struct
                       struct arena *arena, struct err *err)
 {
     struct job without = *plan->job;
-    struct step_pair pair;
+    struct simulated_pair pair;
 
     without.memory.recompute_early = 0;
     if (simulate_pair(&pair, plan, &without, cluster, arena, err) < 0)
@@ -207,7 +208,7 @@ static int find_gathers(struct gathers *gathers, const struct plan *plan,
                         const struct cluster *cluster, struct arena *arena, struct err *err)
 {
     struct job without = *plan->job;
-    struct step_pair pair;
+    struct simulated_pair pair;
 
     without.parallel.prefetch = 0;
     if (simulate_pair(&pair, plan, &without, cluster, arena, err) < 0)

@@ -138,7 +138,8 @@ expect 'a conversation' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokeniz
     --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
 # shellcheck disable=SC2016
 expect 'that begins again' 0 '' sh -c 'case $1 in "$2"*"$2") ;; *) exit 1 ;; esac' sh "$output" "$answer"
-# typed KEYS... - a conversation on a terminal, in $output: each of them at a prompt of its own
+# typed KEYS... - a conversation on a terminal, in $output: each of them at a prompt of its own. A
+# shell beside the command would die of its Ctrl-C: dash does.
 # shellcheck disable=SC2317 # expect calls them
 prompts() { [ "$(grep -ac '^> ' "$dir/typed")" -ge "$1" ]; }
 # shellcheck disable=SC2317
@@ -151,7 +152,7 @@ typed() {
         # shellcheck disable=SC2059 # keys are escapes
         printf "$keys"
     done | XDG_STATE_HOME="$dir/state" script -qefc \
-        "$lmtrain generate --chat --model $dir/one --tokenizer $dir/chat --temperature 0 --max-new-tokens 4" "$dir/typed"
+        "exec $lmtrain generate --chat --model $dir/one --tokenizer $dir/chat --temperature 0 --max-new-tokens 4" "$dir/typed"
 }
 if command -v script >/dev/null; then
     expect 'keys on a terminal' 0 '.' typed 'Whx\177o?\n' 'an\303\244\177d\n' 'dropped\003' '/quit\n'
