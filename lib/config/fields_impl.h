@@ -1,10 +1,10 @@
 /*
  * fields_impl.h - the table of a job's fields, and the reading and writing of one value
  *
- * A row says all that is known about a field. To add a field: a member in struct job, a row in
- * fields.c, and if it depends on others a check in check.c. Parsing, printing, explaining, the man
- * page, the JSON Schema and, if it changes bits (.numerics), the description of the numerics follow
- * from the row.
+ * A row says all that is known about a field. To add a field: a member in struct job, a row in its
+ * section's fields_SECTION.inc, and if it depends on others a check in check.c. Parsing, printing,
+ * explaining, the man page, the JSON Schema and, if it changes bits (.numerics), the description of
+ * the numerics follow from the row.
  */
 #ifndef CONFIG_FIELDS_IMPL_H
 #define CONFIG_FIELDS_IMPL_H

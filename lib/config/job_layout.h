@@ -3,9 +3,9 @@
  *
  * One table names the fields and where struct layout and struct job keep them. All that treats a
  * layout field by field follows from it: giving a job a layout, taking one from a job, comparing
- * two, printing one, what parallel.mode leaves open. To add a field: its row in fields.c, a
- * member of struct layout, a key and a row in job_layout.c; then the search lists its values
- * (plan/search_space.c).
+ * two, printing one, what parallel.mode leaves open. To add a field: its row in
+ * fields_parallel.inc, a member of struct layout, a key and a row in job_layout.c; then the search
+ * lists its values (plan/search_space.c).
  */
 #ifndef CONFIG_JOB_LAYOUT_H
 #define CONFIG_JOB_LAYOUT_H
