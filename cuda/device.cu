@@ -22,6 +22,7 @@
 extern "C" {
 #include "base/log.h"
 #include "base/str.h"
+#include "device/visible_gpus.h"
 }
 
 struct device_event {
@@ -360,36 +361,31 @@ extern "C" int device_cuda_count(const char **why)
     return error == cudaSuccess ? n : 0;
 }
 
-#ifdef LMTRAIN_EMULATE
-
-/* Only who asks for it gets an emulated GPU. */
-extern "C" int device_cuda_seen(void)
+/* GPUs of this machine, without the driver; an emulated one is there only on request. */
+static int count_machine_gpus(void)
 {
+#ifdef LMTRAIN_EMULATE
     const char *n = getenv("LMTRAIN_EMULATE_DEVICES");
 
-    return n ? atoi(n) : 0;
-}
-
+    return n ? min_int(atoi(n), MACHINE_GPUS_MAX) : 0;
 #else
-
-extern "C" int device_cuda_seen(void)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     char path[32];
-    int n = 0, listed = 0;
+    int n = 0;
 
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < MACHINE_GPUS_MAX; i++) {
         snprintf(path, sizeof path, "/dev/nvidia%d", i);
         n += access(path, F_OK) == 0;
     }
-    if (!visible)
-        return n;
-    for (; *visible; visible++)
-        listed += *visible != ',' && (visible[1] == ',' || !visible[1]);
-    return min_int(n, listed);
+    return n;
+#endif
 }
 
-#endif
+extern "C" int device_cuda_seen(void)
+{
+    struct visible_gpu gpus[MACHINE_GPUS_MAX];
+
+    return visible_gpus_find(gpus, getenv("CUDA_VISIBLE_DEVICES"), count_machine_gpus(), NULL);
+}
 
 /* FNV-1a of the maker's number of this piece; an emulated one is everybody's. */
 static uint64_t hardware_of(const struct cudaDeviceProp *p)

@@ -11,6 +11,7 @@
 #include "base/num.h"
 #include "ckpt/store.h"
 #include "device/device.h"
+#include "device/visible_gpus.h"
 #include "launch/launch_context.h"
 #include "launch/remote/hosts.h"
 #include "launch/slurm/slurm.h"
@@ -29,18 +30,17 @@ static void set_variable(struct sweep_slot *slot, const char *name, const char *
     place->variables[place->n_variables++] = (struct trial_variable){ name, value };
 }
 
-/* $CUDA_VISIBLE_DEVICES, or 0 to n - 1. */
+/* The n GPUs that there are, as $CUDA_VISIBLE_DEVICES names them, or 0 to n - 1. */
 static const char **list_gpus(int n, struct arena *arena)
 {
+    struct visible_gpu gpus[MACHINE_GPUS_MAX];
     const char **names = arena_array(arena, const char *, max_int(1, n));
-    const char *given = getenv("CUDA_VISIBLE_DEVICES");
-    char *copy = given ? arena_strdup(arena, given) : NULL, *rest = NULL;
+    int n_listed = visible_gpus_find(gpus, getenv("CUDA_VISIBLE_DEVICES"), MACHINE_GPUS_MAX, NULL);
 
-    for (int i = 0; i < n; i++) {
-        const char *name = copy ? strtok_r(i ? NULL : copy, ",", &rest) : NULL;
-
-        names[i] = name ? name : arena_printf(arena, "%d", i);
-    }
+    CHECK(n <= n_listed);
+    for (int i = 0; i < n; i++)
+        names[i] = gpus[i].name ? arena_printf(arena, "%.*s", gpus[i].n_bytes, gpus[i].name)
+                                : arena_printf(arena, "%d", i);
     return names;
 }
 

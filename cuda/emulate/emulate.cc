@@ -194,13 +194,11 @@ const char *cudaGetErrorString(cudaError_t error)
 
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    const char *text = getenv("LMTRAIN_EMULATE_DEVICES");
-
     int driver, runtime;
 
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    *n = driver < runtime ? 0 : text ? atoi(text) : 1;
+    *n = driver < runtime ? 0 : emulate_n_visible();
     if (driver < runtime)
         return cudaErrorInsufficientDriver;
     return *n > 0 ? cudaSuccess : cudaErrorNoDevice;

@@ -2,6 +2,7 @@
  * emulate_impl.h - what the files of the emulated GPU share
  *
  *   emulate.cc  launches and their limits, devices
+ *   machine.cc  which GPUs there are, which of them are visible, and where they sit
  *   threads.cc  threads as fibers, blocks, the order of both, where threads meet
  *   shared.cc   a block's shared memory: guard page, poison, asynchronous copies
  *   memory.cc   device and pinned memory, copies
@@ -33,6 +34,10 @@ int emulate_thread(void); /* its index in its block */
 int emulate_choice(const char *variable, const char *const *names);
 
 int emulate_device(void); /* cudaSetDevice's of this OS thread */
+
+/* ---- machine.cc ---- */
+
+int emulate_n_visible(void); /* GPUs of this process */
 
 /* ---- shared.cc ---- */
 

@@ -123,6 +123,37 @@ expect 'a run goes on with those of its checkpoint' 0 'done: step 8' env LMTRAIN
     --ranks 2 --set parallel.pp=2
 expect 'and not with what is the fastest now' 0 '' cmp "$dir/kernels.before" "$dir/chosen/kernels.txt"
 
+# ---- a sweep divides the GPUs among its trials ----
+
+play "$healthy" 'gpus 4'
+{
+    sed '/^ranks: 1$/d' "$dir/job.yaml"
+    printf '%s\n' 'sweep: {search: grid, parameters: {train.seed: [1, 2, 3, 4]}, parallel: 2}'
+} >"$dir/sweep.yaml"
+# four LIST ARGUMENTS... - with four GPUs, of which these are visible
+# shellcheck disable=SC2317 # expect calls it
+four() {
+    visible=$1
+    shift
+    env LMTRAIN_EMULATE_DEVICES=4 LMTRAIN_EMULATE_PCI=0000:17:00.0,0000:18:00.0,0000:19:00.0,0000:1a:00.0 \
+        CUDA_VISIBLE_DEVICES="$visible" "$emulated" sweep "$dir/sweep.yaml" --set train.steps=2 --set eval.every_steps=0 "$@"
+}
+# gpus_of TRIAL - the addresses of the GPUs that its ranks computed on
+# shellcheck disable=SC2317 # expect calls it
+gpus_of() {
+    grep -oh '"gpu":"GPU [0-9]* ([^)]*' "$dir/sweep/trial-00$1/status/"ranks*.json | sed 's/.*(//' | sort | tr '\n' ' '
+}
+expect 'four GPUs, two trials of two ranks at a time' 0 '^4 trials: 4 finished$' four 3,0,2,1 --set "output=$dir/sweep"
+for trial in 0 1 2 3; do
+    gpus_of $trial
+    echo
+done >"$dir/gpus"
+expect 'no two that ran at once share one' 0 '^0000:17:00.0 0000:1a:00.0  0000:18:00.0 0000:19:00.0  $' sh -c "sort -u '$dir/gpus' | tr '\n' ' '"
+expect 'trials of more GPUs than there are' 2 'parallel is 2 and each trial has 3 ranks, but there are 4 GPUs \(hint: parallel: 1\)' \
+    four 0,1,2,3 --set "output=$dir/no" --set ranks=3 --set train.global_batch=12
+expect 'a list ends where it names none' 2 'parallel is 2 and each trial has 2 ranks, but there are 2 GPUs \(hint: parallel: 1\)' \
+    four 3,0,7,1 --set "output=$dir/no" --set ranks=2
+
 # A kernel that fails, in a run that nobody watches.
 play "$healthy" 'xid 0 48'
 export LMTRAIN_EMULATE_FAIL=sumsq

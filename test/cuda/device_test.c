@@ -64,6 +64,36 @@ static void old_driver(void **state)
     assert_false(is_host);
 }
 
+/* $CUDA_VISIBLE_DEVICES chooses among the machine's GPUs, also without the driver. */
+static void visible_ones(void **state)
+{
+    static const struct {
+        const char *list;
+        int n;
+        const char *first;
+    } lists[] = { { "1", 1, "0000:18:00.0" },
+                  { "2,0", 2, "0000:19:00.0" },
+                  { "0,3", 1, "0000:17:00.0" },
+                  { "GPU-00000000-0000-0000-0000-000000000002,0", 1, "0000:19:00.0" },
+                  { "", 0, "" } };
+
+    (void)state;
+    setenv("LMTRAIN_EMULATE_DEVICES", "3", 1);
+    setenv("LMTRAIN_EMULATE_PCI", "0000:17:00.0,0000:18:00.0,0000:19:00.0", 1);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        char pci[32] = "";
+
+        setenv("CUDA_VISIBLE_DEVICES", lists[i].list, 1);
+        assert_int_equal(device_cuda_count(NULL), lists[i].n);
+        assert_int_equal(device_cuda_seen(), lists[i].n);
+        assert_int_equal(device_cuda_pci(0, pci, sizeof pci), lists[i].n ? 0 : -1);
+        assert_string_equal(pci, lists[i].first);
+        assert_int_equal(device_cuda_pci(lists[i].n, pci, sizeof pci), -1);
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    unsetenv("LMTRAIN_EMULATE_PCI");
+}
+
 /* All hardware queues are asked for before the driver starts, and NCCL's connections before it
  * does, unless somebody set them. */
 static void environment(void **state)
@@ -100,10 +130,8 @@ static void queues(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(none_seen),
-        cmocka_unit_test(old_driver),
-        cmocka_unit_test(environment),
-        cmocka_unit_test(queues),
+        cmocka_unit_test(none_seen),   cmocka_unit_test(old_driver), cmocka_unit_test(visible_ones),
+        cmocka_unit_test(environment), cmocka_unit_test(queues),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
