@@ -53,9 +53,9 @@ static int show(const struct sweep_request *q, const char *folder, struct arena 
     struct str out = { 0 };
     struct err err;
 
-    if (q->sets.n || q->hosts || q->trial >= 0) {
-        err_set(&err, ERR_CONFIG, "--set, --hosts and --trial are of a job, but %s is a folder",
-                folder);
+    if (q->sets.n || q->hosts || q->trial >= 0 || q->join) {
+        err_set(&err, ERR_CONFIG,
+                "--set, --hosts, --trial and --join are of a job, but %s is a folder", folder);
         return cmd_fail(&err);
     }
     if (read_sweep(&s, folder, &err) < 0)
@@ -67,6 +67,22 @@ static int show(const struct sweep_request *q, const char *folder, struct arena 
     int status = cmd_print(&out);
     str_release(&out);
     return status;
+}
+
+static int run(const struct sweep_request *q, const char *job_file, struct arena *arena)
+{
+    struct err err;
+
+    if (q->join && q->trial >= 0) {
+        err_set(&err, ERR_CONFIG,
+                "--join takes whichever trial is next, --trial %d a certain one (hint: one of "
+                "the two)",
+                q->trial);
+        return cmd_fail(&err);
+    }
+    if (q->join)
+        return sweep_join(q, job_file, arena);
+    return q->trial < 0 ? sweep_run(q, job_file, arena) : sweep_become_trial(q, job_file, arena);
 }
 
 int cmd_sweep(int argc, char **argv)
@@ -81,6 +97,9 @@ int cmd_sweep(int argc, char **argv)
         option_int("trial", &q.trial, "N", 0, SWEEP_TRIALS_MAX - 1,
                    "run trial N alone, to its end, and nothing else: a task of a Slurm array; the "
                    "same command without it, later, takes the results"),
+        option_flag("join", &q.join,
+                    "take trials beside other processes with this option, one after the other "
+                    "until none is left: tasks of a Slurm array, or machines that share OUTPUT"),
         option_flag("replay", &q.replay,
                     "of a folder: make all decisions again from the values in its history, compare "
                     "them with those that were made, and print them"),
@@ -118,8 +137,7 @@ int cmd_sweep(int argc, char **argv)
                     "output)");
             status = cmd_fail(&err);
         } else {
-            status =
-                q.trial < 0 ? sweep_run(&q, what, &arena) : sweep_become_trial(&q, what, &arena);
+            status = run(&q, what, &arena);
         }
     }
     arena_release(&arena);

@@ -167,27 +167,28 @@ static bool any_running(const struct judge *judge)
     return false;
 }
 
-/*
- * Trials of a sweep that was killed save and end by themselves (trial.h). Until then their folders
- * are in use.
- */
-static int await_trials(const struct sweep_session *s, struct err *err)
+int sweep_await_trial(const struct sweep_session *s, int trial, struct err *err)
 {
+    const char *folder = history_trial_folder(s->output, trial, s->arena);
     const struct timespec pause = { 0, 20000000 };
     double end = clock_seconds() + SAVE_SECONDS;
 
-    for (int i = 0; i < s->judge.rules.n_trials; i++) {
-        const char *folder = history_trial_folder(s->output, i, s->arena);
-
-        while (s->judge.trials[i].state == JUDGE_RUNNING && run_lock_is_held(folder)) {
-            if (clock_seconds() > end)
-                return err_set(err, ERR_CONFIG,
-                               "%s is in use by another job, which the sweep did not start or "
-                               "which does not end (hint: %s/lock names its process)",
-                               folder, folder);
-            nanosleep(&pause, NULL);
-        }
+    while (run_lock_is_held(folder)) {
+        if (clock_seconds() > end)
+            return err_set(err, ERR_CONFIG,
+                           "%s is in use by another job, which the sweep did not start or "
+                           "which does not end (hint: %s/lock names its process)",
+                           folder, folder);
+        nanosleep(&pause, NULL);
     }
+    return 0;
+}
+
+static int await_trials(const struct sweep_session *s, struct err *err)
+{
+    for (int i = 0; i < s->judge.rules.n_trials; i++)
+        if (s->judge.trials[i].state == JUDGE_RUNNING && sweep_await_trial(s, i, err) < 0)
+            return -1;
     return 0;
 }
 
@@ -211,6 +212,8 @@ static int go_on(struct sweep_session *s, const struct history_header *header, c
         history_replay(&s->history, &s->judge, &s->n_written, s->arena, err) < 0 ||
         sweep_write_decisions(s, err) < 0)
         return -1;
+    if (s->is_joint)
+        return 0;
     if (any_running(&s->judge)) {
         if (await_trials(s, err) < 0)
             return -1;
@@ -223,12 +226,32 @@ static int go_on(struct sweep_session *s, const struct history_header *header, c
     return 0;
 }
 
+/* What the history says of trials that failed or died. */
+static void recall_failures(struct sweep_session *s)
+{
+    int n = s->judge.rules.n_trials;
+
+    s->reasons = arena_array(s->arena, const char *, n);
+    s->n_retries = arena_array(s->arena, int, n);
+    s->retries = arena_array(s->arena, int, n);
+    for (int i = 0; i < s->history.n_records; i++) {
+        const struct history_record *r = &s->history.records[i];
+
+        if (r->event == HISTORY_FAIL)
+            s->reasons[r->trial] = r->text;
+        else if (r->event == HISTORY_RETRY && s->is_joint)
+            s->n_retries[r->trial]++;
+    }
+}
+
 /* The judge, from a history that is there or begins now. */
 static int open_history(struct sweep_session *s, const char *job_file, struct err *err)
 {
     const char *path = history_path(s->output, s->arena);
     struct history_header header;
 
+    s->history = (struct history){ .n_records = 0 };
+    s->n_written = 0;
     history_describe(&header, &s->job, job_file, s->arena);
     if (file_exists(path) && history_read(&s->history, path, s->arena, err) < 0)
         return -1;
@@ -242,12 +265,7 @@ static int open_history(struct sweep_session *s, const char *job_file, struct er
             return -1;
         judge_init(&s->judge, &rules, s->arena);
     }
-    s->reasons = arena_array(s->arena, const char *, s->judge.rules.n_trials);
-    s->n_retries = arena_array(s->arena, int, s->judge.rules.n_trials);
-    s->retries = arena_array(s->arena, int, s->judge.rules.n_trials);
-    for (int i = 0; i < s->history.n_records; i++)
-        if (s->history.records[i].event == HISTORY_FAIL)
-            s->reasons[s->history.records[i].trial] = s->history.records[i].text;
+    recall_failures(s);
     return 0;
 }
 
@@ -280,22 +298,12 @@ static int check_settings(struct sweep_session *s, struct err *err)
     return n_bad == n ? err_add(err, "trial 0") : 0;
 }
 
-int sweep_prepare(struct sweep_session *s, const struct sweep_request *q, const char *job_file,
-                  struct err *err)
+int sweep_open(struct sweep_session *s, const char *job_file, struct err *err)
 {
     struct str base = { 0 };
     char *text;
     size_t n_bytes;
 
-    if (check_settings(s, err) < 0 || sweep_divide(s, q->hosts, err) < 0)
-        return -1;
-    if (file_is_folder(arena_printf(s->arena, "%s/checkpoints", s->output)))
-        return err_set(err, ERR_CONFIG,
-                       "%s: output %s is the folder of a run, not of a sweep (hint: another one)",
-                       s->job.source, s->output);
-    s->lock = run_lock(s->output, err);
-    if (s->lock < 0 || file_make_folder(arena_printf(s->arena, "%s/log", s->output), err) < 0)
-        return -1;
     describe_base(&s->job, &base);
     int status = check_base(s, str_text(&base), err);
     str_release(&base);
@@ -306,6 +314,21 @@ int sweep_prepare(struct sweep_session *s, const struct sweep_request *q, const 
     status = file_write(s->trial_job, text, n_bytes, err);
     free(text);
     return status;
+}
+
+int sweep_prepare(struct sweep_session *s, const struct sweep_request *q, const char *job_file,
+                  struct err *err)
+{
+    if (check_settings(s, err) < 0 || sweep_divide(s, q->hosts, err) < 0)
+        return -1;
+    if (file_is_folder(arena_printf(s->arena, "%s/checkpoints", s->output)))
+        return err_set(err, ERR_CONFIG,
+                       "%s: output %s is the folder of a run, not of a sweep (hint: another one)",
+                       s->job.source, s->output);
+    s->lock = s->is_joint ? run_lock_shared(s->output, err) : run_lock(s->output, err);
+    if (s->lock < 0 || file_make_folder(arena_printf(s->arena, "%s/log", s->output), err) < 0)
+        return -1;
+    return s->is_joint ? 0 : sweep_open(s, job_file, err);
 }
 
 int sweep_read_job(struct sweep_session *s, const struct sweep_request *q, const char *job_file,

@@ -101,7 +101,7 @@ int sweep_write_decisions(struct sweep_session *s, struct err *err)
     return 0;
 }
 
-static int take_value(struct sweep_session *s, const struct history_record *r, struct err *err)
+int sweep_take_value(struct sweep_session *s, const struct history_record *r, struct err *err)
 {
     if (history_add(s->history_fd, r, err) < 0)
         return -1;
@@ -159,7 +159,7 @@ static int retry(struct sweep_session *s, int trial, const char *why, struct err
     return 0;
 }
 
-static int start_waiting(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
+int sweep_start_waiting(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
 {
     slot->trial = s->retries[0];
     slot->n_tries = 0;
@@ -188,7 +188,7 @@ static void explain_end(const struct sweep_session *s, int trial, int status, ch
 }
 
 /* The slot's process ended. One that saved on a signal that was not ours goes on where it is. */
-static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status, struct err *err)
+int sweep_take_end(struct sweep_session *s, struct sweep_slot *slot, int status, struct err *err)
 {
     struct history_record value;
     char why[2 * LINE_BYTES];
@@ -199,7 +199,7 @@ static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status
         found = sweep_look(s, trial, &value, err);
     if (found) {
         slot->n_deaths = 0;
-        return found < 0 ? -1 : take_value(s, &value, err);
+        return found < 0 ? -1 : sweep_take_value(s, &value, err);
     }
     if (status == ERR_REQUEUE && !s->n_stops) {
         slot->n_tries = sweep_saved_step(s, trial) > slot->began_at ? 0 : slot->n_tries + 1;
@@ -225,7 +225,7 @@ static int take_end(struct sweep_session *s, struct sweep_slot *slot, int status
 static int fill_slot(struct sweep_session *s, struct sweep_slot *slot, struct err *err)
 {
     if (s->n_waiting)
-        return start_waiting(s, slot, err);
+        return sweep_start_waiting(s, slot, err);
     int trial = judge_next(&s->judge);
     struct history_record r = { .event = HISTORY_START, .trial = trial }, value;
 
@@ -236,7 +236,7 @@ static int fill_slot(struct sweep_session *s, struct sweep_slot *slot, struct er
         return -1;
     int found = sweep_look(s, trial, &value, err);
     if (found)
-        return found < 0 || take_value(s, &value, err) < 0 ? -1 : 1;
+        return found < 0 || sweep_take_value(s, &value, err) < 0 ? -1 : 1;
     slot->trial = trial;
     slot->n_tries = 0;
     if (sweep_start(s, slot, err) < 0)
@@ -264,7 +264,7 @@ static int reap(struct sweep_session *s, struct err *err)
 
     for (int i = 0; i < s->n_slots; i++)
         if (s->slots[i].process && trial_ended(s->slots[i].process, &status) &&
-            take_end(s, &s->slots[i], status, err) < 0)
+            sweep_take_end(s, &s->slots[i], status, err) < 0)
             return -1;
     return 0;
 }
@@ -296,8 +296,16 @@ static void list_signals(sigset_t *set)
         sigaddset(set, SIGHUP);
 }
 
+void sweep_block_signals(void)
+{
+    sigset_t set;
+
+    list_signals(&set);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 /* Until a trial may have ended, a second has passed, or a signal asked to stop. */
-static void wait_a_while(struct sweep_session *s)
+void sweep_wait(struct sweep_session *s)
 {
     const struct timespec second = { 1, 0 };
     sigset_t set;
@@ -321,7 +329,7 @@ static int loop(struct sweep_session *s, struct err *err)
         if (!is_busy(s))
             return 0;
         sweep_draw(s);
-        wait_a_while(s);
+        sweep_wait(s);
     }
 }
 
@@ -347,7 +355,7 @@ static bool has_ended(const struct sweep_session *s, int n_ensemble)
            s->history.n_ensemble == n_ensemble;
 }
 
-static int finish(struct sweep_session *s, bool json, struct err *err)
+int sweep_finish(struct sweep_session *s, bool json, struct err *err)
 {
     int *order = arena_array(s->arena, int, s->judge.rules.n_trials);
     struct str out = { 0 };
@@ -377,11 +385,9 @@ static int stopped(const struct sweep_session *s, struct err *err)
 int sweep_run(const struct sweep_request *q, const char *job_file, struct arena *arena)
 {
     struct sweep_session s = { .sets = &q->sets, .history_fd = -1, .lock = -1, .arena = arena };
-    sigset_t set;
     struct err err;
 
-    list_signals(&set);
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    sweep_block_signals();
     if (sweep_read_job(&s, q, job_file, &err) < 0 || sweep_prepare(&s, q, job_file, &err) < 0)
         return cmd_fail(&err);
     s.is_live = isatty(STDERR_FILENO);
@@ -394,7 +400,7 @@ int sweep_run(const struct sweep_request *q, const char *job_file, struct arena 
         signal_trials(&s, SIGTERM);
     status = status < 0                              ? cmd_fail(&err)
              : s.n_stops && !judge_is_over(&s.judge) ? stopped(&s, &err)
-                                                     : finish(&s, q->json, &err);
+                                                     : sweep_finish(&s, q->json, &err);
     close(s.history_fd);
     close(s.lock);
     return status;

@@ -38,7 +38,8 @@ struct sweep_session {
     int *n_retries;       /* [n_trials]: how often it was started again since it died */
     int *retries;         /* [n_waiting]: trials that died, and wait for a slot */
     int n_waiting;
-    int n_stops; /* signals so far */
+    int n_stops;   /* signals so far */
+    bool is_joint; /* other processes take trials of it, too (sweep_join.c) */
     bool is_live;
     int n_drawn; /* lines of the live table */
     struct arena *arena;
@@ -48,7 +49,7 @@ struct sweep_session {
 struct sweep_request {
     struct option_list sets;
     const char *hosts;
-    bool json, replay;
+    bool json, replay, join;
     int trial; /* the only one to run, in this process; -1: all */
 };
 
@@ -61,6 +62,38 @@ int sweep_run(const struct sweep_request *request, const char *job_file, struct 
 /* Write and say the decisions that the judge has made since. Returns 0, or -1 and ERR_FAILED. */
 int sweep_write_decisions(struct sweep_session *sweep, struct err *err);
 
+/* ---- parts of sweep_run, for a sweep that is shared ---- */
+
+/* Write, say and judge a value. Returns 0, or -1 and ERR_FAILED. */
+int sweep_take_value(struct sweep_session *sweep, const struct history_record *value,
+                     struct err *err);
+
+/*
+ * The slot's process ended with this status: its value or failure is recorded, or it is started
+ * again, or it waits for that (n_waiting); nothing of one that ended by our signal. Returns 0, or
+ * -1.
+ */
+int sweep_take_end(struct sweep_session *sweep, struct sweep_slot *slot, int status,
+                   struct err *err);
+
+/* Start the trial that has waited longest. Returns 1, or -1. */
+int sweep_start_waiting(struct sweep_session *sweep, struct sweep_slot *slot, struct err *err);
+
+/* Block SIGCHLD and signals that end a sweep; wait for one, at most a second, and pass it on. */
+void sweep_block_signals(void);
+void sweep_wait(struct sweep_session *sweep);
+
+/* The end of a sweep that is over, and its table. Returns the exit status, after a message. */
+int sweep_finish(struct sweep_session *sweep, bool json, struct err *err);
+
+/* ---- sweep_join.c ---- */
+
+/*
+ * Take trials of the job's sweep, one after the other, beside other processes that do, until none
+ * is left for this one. Returns the exit status as sweep_run does; 0 also if others still run.
+ */
+int sweep_join(const struct sweep_request *request, const char *job_file, struct arena *arena);
+
 /* ---- sweep_begin.c ---- */
 
 /* The job, and slots for its trials. Returns 0, or -1 and ERR_CONFIG. */
@@ -68,11 +101,22 @@ int sweep_read_job(struct sweep_session *sweep, const struct sweep_request *requ
                    const char *job_file, struct err *err);
 
 /*
- * The folder, its lock, the history with the judge as it leaves it, and the copy of the job file.
- * Returns 0, or -1: ERR_CONFIG where the job is not the one that the sweep began with.
+ * The shares of the machine, the folder and its lock; and sweep_open, but for a joint sweep.
+ * Returns 0, or -1.
  */
 int sweep_prepare(struct sweep_session *sweep, const struct sweep_request *request,
                   const char *job_file, struct err *err);
+
+/*
+ * The history with the judge as it leaves it, and the copy of the job file; of a joint sweep as
+ * they are now, with trials of others under way, all in the arena. Returns 0, or -1: ERR_CONFIG
+ * where the job is not the one that the sweep began with.
+ */
+int sweep_open(struct sweep_session *sweep, const char *job_file, struct err *err);
+
+/* Wait until no process uses the trial's folder: one whose sweep was killed saves and ends by
+ * itself (trial.h). Returns 0, or -1 and ERR_CONFIG: it does not end. */
+int sweep_await_trial(const struct sweep_session *sweep, int trial, struct err *err);
 
 /* ---- sweep_trials.c ---- */
 

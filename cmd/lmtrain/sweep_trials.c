@@ -316,8 +316,9 @@ static int check_trial(const struct sweep_session *s, int trial, struct err *err
     if (s->job.sweep.stop != SWEEP_STOP_NONE)
         return err_set(err, ERR_CONFIG,
                        "--trial runs a trial to its end, but sweep.stop is %s, which compares "
-                       "trials on the way (hint: lmtrain sweep without --trial, in an allocation "
-                       "of several nodes; or --set sweep.stop=none)",
+                       "trials on the way (hint: --join, with sweep.asynchronous; lmtrain sweep "
+                       "without either, in an allocation of several nodes; or --set "
+                       "sweep.stop=none)",
                        choice_word(sweep_stop_choices, (int)s->job.sweep.stop));
     if (trial < 0 || trial >= n)
         return err_set(err, ERR_CONFIG,

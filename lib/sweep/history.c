@@ -20,12 +20,19 @@
 
 #define HISTORY_BYTES_MAX ((size_t)1 << 30)
 
-static const struct choice events[] = { { "sweep", HISTORY_SWEEP },   { "trial", HISTORY_TRIAL },
-                                        { "start", HISTORY_START },   { "value", HISTORY_VALUE },
-                                        { "fail", HISTORY_FAIL },     { "retry", HISTORY_RETRY },
-                                        { "go_on", HISTORY_GO_ON },   { "stop", HISTORY_STOP },
-                                        { "resume", HISTORY_RESUME }, { "more", HISTORY_MORE },
-                                        { "end", HISTORY_END },       { 0 } };
+static const struct choice events[] = { { "sweep", HISTORY_SWEEP },
+                                        { "trial", HISTORY_TRIAL },
+                                        { "start", HISTORY_START },
+                                        { "value", HISTORY_VALUE },
+                                        { "fail", HISTORY_FAIL },
+                                        { "retry", HISTORY_RETRY },
+                                        { "take_over", HISTORY_TAKE_OVER },
+                                        { "go_on", HISTORY_GO_ON },
+                                        { "stop", HISTORY_STOP },
+                                        { "resume", HISTORY_RESUME },
+                                        { "more", HISTORY_MORE },
+                                        { "end", HISTORY_END },
+                                        { 0 } };
 
 /* ---- names ---- */
 

@@ -15,6 +15,8 @@
  *            metric was logged at that step
  *   fail     trial, rung, text: it ended otherwise
  *   retry    trial, rung, text: it died, and is started again
+ *   take_over  trial, rung: its process is gone, and another one of those that share the sweep goes
+ *            on with it
  *   go_on    trial, rung: it goes on from this rung; and
  *   stop     trial, rung: it ends there, as the rule says (judge.h)
  *   resume   the sweep was interrupted: trials that had started, without a value, start again
@@ -41,6 +43,7 @@ enum history_event {
     HISTORY_VALUE,
     HISTORY_FAIL,
     HISTORY_RETRY,
+    HISTORY_TAKE_OVER,
     HISTORY_GO_ON,
     HISTORY_STOP,
     HISTORY_RESUME,

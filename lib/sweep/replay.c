@@ -44,6 +44,16 @@ static int replay_result(struct history_replay *p, const struct history_record *
     return 0;
 }
 
+static int replay_take_over(const struct history_replay *p, const struct history_record *r,
+                            struct err *err)
+{
+    const struct judge_trial *t = &p->judge->trials[r->trial];
+
+    if (t->state == JUDGE_RUNNING && t->rung == r->rung)
+        return 0;
+    return differs(r, "it was taken over, but was not under way there", err);
+}
+
 static int replay_decision(struct history_replay *p, const struct history_record *r,
                            struct err *err)
 {
@@ -72,6 +82,8 @@ static int replay_record(struct history_replay *p, const struct history_record *
     case HISTORY_GO_ON:
     case HISTORY_STOP:
         return replay_decision(p, r, err);
+    case HISTORY_TAKE_OVER:
+        return replay_take_over(p, r, err);
     case HISTORY_RESUME:
         judge_interrupt(p->judge);
         return 0;

@@ -44,9 +44,22 @@ static void write_holder(int fd)
         log_debug("the lock's file could not be written");
 }
 
-int run_lock(const char *folder, struct err *err)
+static int refuse_held(const char *folder, int fd, struct err *err)
 {
-    char path[PATH_BYTES], holder[HOLDER_BYTES];
+    char holder[HOLDER_BYTES];
+
+    read_holder(fd, holder);
+    close(fd);
+    return err_set(err, ERR_CONFIG,
+                   "%s is in use by another job%s%s (hint: use a different output folder, or end "
+                   "the other job)",
+                   folder, *holder ? ": " : "", holder);
+}
+
+/* Returns the file, 0 in *status if it is locked, else what flock said. */
+static int open_and_lock(const char *folder, int operation, int *status, struct err *err)
+{
+    char path[PATH_BYTES];
 
     if (file_make_folders(folder, err) < 0)
         return err_add(err, "output");
@@ -56,22 +69,39 @@ int run_lock(const char *folder, struct err *err)
     int fd = file_open_write(path, O_RDWR, err);
     if (fd < 0)
         return err_add(err, "output");
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    *status = flock(fd, operation | LOCK_NB) == 0 ? 0 : errno;
+    if (!*status)
         write_holder(fd);
+    return fd;
+}
+
+int run_lock(const char *folder, struct err *err)
+{
+    int status, fd = open_and_lock(folder, LOCK_EX, &status, err);
+
+    if (fd < 0 || !status)
         return fd;
-    }
-    if (errno != EWOULDBLOCK) {
-        log_warn("%s: this file system does not support locks (%s): make sure that no other job "
-                 "writes there",
-                 folder, strerror(errno));
+    if (status == EWOULDBLOCK)
+        return refuse_held(folder, fd, err);
+    log_warn("%s: this file system does not support locks (%s): make sure that no other job "
+             "writes there",
+             folder, strerror(status));
+    return fd;
+}
+
+int run_lock_shared(const char *folder, struct err *err)
+{
+    int status, fd = open_and_lock(folder, LOCK_SH, &status, err);
+
+    if (fd < 0 || !status)
         return fd;
-    }
-    read_holder(fd, holder);
+    if (status == EWOULDBLOCK)
+        return refuse_held(folder, fd, err);
     close(fd);
     return err_set(err, ERR_CONFIG,
-                   "%s is in use by another job%s%s (hint: use a different output folder, or end "
-                   "the other job)",
-                   folder, *holder ? ": " : "", holder);
+                   "%s: this file system does not support locks (%s), which processes that share "
+                   "a folder need (hint: another file system)",
+                   folder, strerror(status));
 }
 
 bool run_lock_is_held(const char *folder)

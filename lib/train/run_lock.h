@@ -20,6 +20,12 @@
  */
 int run_lock(const char *folder, struct err *err);
 
+/*
+ * The same for processes that share the folder: as many as there are have it, none while one has it
+ * alone. A file system without locks is refused: -1 and ERR_CONFIG.
+ */
+int run_lock_shared(const char *folder, struct err *err);
+
 /* Whether another process has a folder's lock; false where that cannot be found out. */
 bool run_lock_is_held(const char *folder);
 

@@ -20,7 +20,7 @@ decisions() {
 
 # starts NAME - how many processes of trials were started
 starts() {
-    cat "$dir/$1"/trial-*/metrics.jsonl | grep -c '"started"'
+    cat "$dir/$1"/trial-*/metrics.jsonl | grep -cE '"event":"(started|resumed)"'
 }
 
 rates='optimizer.lr: {log: [1.0e-4, 1.0e-1]}, train.seed: {uniform: [1, 5]}'
@@ -65,6 +65,9 @@ lr=$(printf '%s' "$settings" | sed 's/.*"optimizer.lr": \([^,]*\).*/\1/')
 seed=$(printf '%s' "$settings" | sed 's/.*"train.seed": \([^,]*\).*/\1/')
 expect 'the best trial without pauses' 0 '^done: step 36' pretrain straight $long --set "optimizer.lr=$lr" --set "train.seed=$seed"
 same_bits 'has the bits of the one that paused' straight "serial/trial-00$best" 36
+expect 'pauses at rungs are no restarts' 0 '"restarts":	0,' "$lmtrain" report "$dir/serial/trial-00$best" --json
+expect 'and are counted' 0 '"pauses":	2,' printf '%s\n' "$output"
+expect 'of which its status has the number' 0 '"restarts":0,"pauses":2,' cat "$dir/serial/trial-00$best/status/run.json"
 expect 'the decisions are those of the rules' 0 '^12 decisions, all as the rules make them$' "$lmtrain" sweep "$dir/serial" --replay
 mkdir "$dir/forged"
 sed 's/"stop", \(.*\), "trial": 0,/"go_on", \1, "trial": 0,/' "$dir/serial/sweep.jsonl" >"$dir/forged/sweep.jsonl"
@@ -142,7 +145,7 @@ expect 'the sweep takes its value, and runs the others' 0 '^2 trials: 2 finished
 expect 'each once' 0 '^2$' starts array
 expect 'a trial that is not there' 2 'trials 0 to 1 \(hint: sbatch --array=0-1\)' sweep array "$two" --trial 2
 expect 'trials that are compared on the way' 2 'sweep.stop is asha' sweep no "$halving" $long --trial 0
-expect 'a trial of a folder' 2 '--trial are of a job' "$lmtrain" sweep "$dir/array" --trial 0
+expect 'a trial of a folder' 2 '--join are of a job' "$lmtrain" sweep "$dir/array" --trial 0
 
 # ---- all fail ----
 
