@@ -85,21 +85,58 @@ static void add_predicted(const struct report_timelines *t, cJSON *json, struct 
 
 /* ---- timelines ---- */
 
-static void add_kinds(const struct timeline *timeline, cJSON *json, struct arena *arena)
+static void add_kind(cJSON *list, const char *name, double predicted_ns, double measured_ns)
 {
-    struct timeline_kind *kinds;
-    int n = timeline_kinds_find(&kinds, timeline, arena);
+    cJSON *item = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(item, "op", name);
+    if (predicted_ns >= 0)
+        cJSON_AddNumberToObject(item, "predicted_ns", predicted_ns);
+    if (measured_ns >= 0)
+        cJSON_AddNumberToObject(item, "measured_ns", measured_ns);
+    cJSON_AddItemToArray(list, item);
+}
+
+static double logged_ns(const struct run_log *log, const char *kind)
+{
+    for (int i = 0; i < log->n_ops; i++)
+        if (!strcmp(log->ops[i].kind, kind))
+            return 1e9 * log->ops[i].seconds;
+    return -1;
+}
+
+static const struct timeline_kind *find_kind(const struct timeline_kind *kinds, int n,
+                                             const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(op_name((enum op_kind)kinds[i].kind), name))
+            return &kinds[i];
+    return NULL;
+}
+
+/* Measured where steps were traced; else, where ops are timed in all steps, by the run's log. */
+void report_plan_add_kinds(const struct timeline *timeline, const struct run_log *log, cJSON *json,
+                           struct arena *arena)
+{
+    struct timeline_kind *kinds = NULL;
+    int n = timeline->n ? timeline_kinds_find(&kinds, timeline, arena) : 0;
+    bool is_traced = false;
+
+    for (int i = 0; i < timeline->n; i++)
+        is_traced |= timeline->ranks[i].is_measured;
+    if (!n && !log->n_ops)
+        return;
     cJSON *list = cJSON_AddArrayToObject(json, "kinds");
+    for (int i = 0; !is_traced && i < log->n_ops; i++) {
+        const struct timeline_kind *kind = find_kind(kinds, n, log->ops[i].kind);
 
+        add_kind(list, log->ops[i].kind, kind ? kind->predicted_ns : -1, 1e9 * log->ops[i].seconds);
+    }
     for (int i = 0; i < n; i++) {
-        cJSON *item = cJSON_CreateObject();
+        const char *name = op_name((enum op_kind)kinds[i].kind);
 
-        cJSON_AddStringToObject(item, "op", op_name((enum op_kind)kinds[i].kind));
-        if (kinds[i].predicted_ns >= 0)
-            cJSON_AddNumberToObject(item, "predicted_ns", kinds[i].predicted_ns);
-        if (kinds[i].measured_ns >= 0)
-            cJSON_AddNumberToObject(item, "measured_ns", kinds[i].measured_ns);
-        cJSON_AddItemToArray(list, item);
+        if (is_traced || logged_ns(log, name) < 0)
+            add_kind(list, name, kinds[i].predicted_ns, kinds[i].measured_ns);
     }
 }
 
@@ -155,8 +192,8 @@ static void add_lanes(const struct timeline *timeline, int n_slices, cJSON *json
     }
 }
 
-void report_plan_add(const struct report_timelines *timelines, int n_slices, cJSON *json,
-                     struct arena *arena)
+void report_plan_add(const struct report_timelines *timelines, const struct run_log *log,
+                     int n_slices, cJSON *json, struct arena *arena)
 {
     const struct plan *plan = &timelines->plan;
     struct mesh mesh = job_mesh(plan->job);
@@ -166,8 +203,8 @@ void report_plan_add(const struct report_timelines *timelines, int n_slices, cJS
 
     add_memory(plan, json);
     add_predicted(timelines, json, arena);
+    report_plan_add_kinds(&timeline, log, json, arena);
     if (!timeline.n)
         return;
-    add_kinds(&timeline, json, arena);
     add_lanes(&timeline, n_slices, json, arena);
 }

@@ -6,14 +6,20 @@
 
 #include <cjson/cJSON.h>
 
+#include "plan/timeline_lanes.h"
+#include "report/run_log.h"
 #include "report_trace.h"
 
 /*
- * Add "memory", the segments of each pipeline stage; where there is a cluster "predicted"; and
- * where there are timelines "kinds", the time of ops by kind, and "timeline", as lanes of
- * about n_slices slices.
+ * Add "memory", the segments of each pipeline stage; where there is a cluster "predicted"; "kinds";
+ * and where there are timelines "timeline", as lanes of about n_slices slices.
  */
-void report_plan_add(const struct report_timelines *timelines, int n_slices, cJSON *json,
-                     struct arena *arena);
+void report_plan_add(const struct report_timelines *timelines, const struct run_log *log,
+                     int n_slices, cJSON *json, struct arena *arena);
+
+/* Add "kinds", the time of ops by kind, as far as it is predicted or measured; the timeline may be
+ * empty (n 0). */
+void report_plan_add_kinds(const struct timeline *timeline, const struct run_log *log, cJSON *json,
+                           struct arena *arena);
 
 #endif

@@ -231,9 +231,11 @@ static cJSON *run_json(const struct report_run *run, const struct run_json_optio
     run_json_add_job(json, &run->job);
     if (*run->plan_error.text)
         cJSON_AddStringToObject(json, "plan_error", run->plan_error.text);
-    if (!run->has_plan)
+    if (!run->has_plan) {
+        report_plan_add_kinds(&(struct timeline){ .n = 0 }, &run->log, json, arena);
         return json;
-    report_plan_add(&run->times, options->n_slices, json, arena);
+    }
+    report_plan_add(&run->times, &run->log, options->n_slices, json, arena);
     if (run->summary.n_totals)
         cJSON_AddItemToObject(json, "trace", report_summary_json(&run->summary));
     return json;
@@ -322,7 +324,7 @@ static void print_runs(const struct report *report, struct str *out)
             number_text(tokens, sizeof tokens, "%.4g", run_table_last(steps, "tokens")),
             number_text(speed, sizeof speed, "%.4g", run_table_median(steps, "tokens_per_s")),
             number_text(mfu, sizeof mfu, "%.1f %%", 100 * run_table_median(steps, "mfu")),
-            max_int(0, log->n_starts - 1));
+            log->n_restarts);
         str_release(&best);
     }
     report_table_print(&table, 0, out);

@@ -153,7 +153,8 @@ static int end_line(struct metrics *metrics, struct err *err)
 static bool is_of_machines(const cJSON *object)
 {
     static const char *const events[] = { "diverged",       "save failed", "preflight", "straggler",
-                                          "straggler over", "started",     "died",      "hung" };
+                                          "straggler over", "started",     "paused",    "resumed",
+                                          "died",           "hung" };
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
 
     for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)
@@ -173,6 +174,25 @@ static double number_of(const cJSON *object, const char *key)
     return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
+/* A process of the run began, or ended as it was planned. */
+static void note_process(struct metrics_history *history, const char *event, double step,
+                         double time)
+{
+    if (!strcmp(event, "paused")) {
+        history->paused_at = time;
+        history->pause_step = (int64_t)step;
+        return;
+    }
+    history->n_starts++;
+    if (!strcmp(event, "resumed") && history->paused_at > 0) {
+        history->n_pauses++;
+        history->paused_s += time > history->paused_at ? time - history->paused_at : 0;
+    }
+    history->paused_at = 0;
+    if (time > 0 && (history->begun_at <= 0 || time < history->begun_at))
+        history->begun_at = time;
+}
+
 /* Steps between the last one that was logged and the first to come took about as long as that. */
 static void note_history(struct metrics_history *history, const cJSON *object, int64_t first_step)
 {
@@ -182,11 +202,10 @@ static void note_history(struct metrics_history *history, const cJSON *object, i
     if (useful_s > 0)
         history->useful_s = useful_s + number_of(object, "step_s") *
                                            ((double)first_step - 1 - number_of(object, "step"));
-    if (!cJSON_IsString(event) || strcmp(event->valuestring, "started") != 0)
-        return;
-    history->n_starts++;
-    if (time > 0 && (history->begun_at <= 0 || time < history->begun_at))
-        history->begun_at = time;
+    if (cJSON_IsString(event) &&
+        (!strcmp(event->valuestring, "started") || !strcmp(event->valuestring, "paused") ||
+         !strcmp(event->valuestring, "resumed")))
+        note_process(history, event->valuestring, number_of(object, "step"), time);
 }
 
 /* Torn: no whole object with a step, as a kill leaves one. Lines of machines are never too late. */
@@ -470,6 +489,22 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, st
     if (end_line(metrics, err) < 0)
         return -1;
     return events_scalars(metrics->events, e->step, metrics->scalars.scalars, 2, err);
+}
+
+int metrics_op_times(struct metrics *metrics, int64_t step, int64_t n_rank_steps,
+                     const struct metrics_op *ops, int n, struct err *err)
+{
+    struct str *line = begin_line(metrics, step);
+
+    str_add(line, ",\"ops_s\":{");
+    for (int i = 0; i < n; i++) {
+        str_printf(line, "%s\"%s\":", i ? "," : "", ops[i].name);
+        add_formatted(line, "%.*g", 6, ops[i].seconds);
+    }
+    str_add(line, "}");
+    add_int(line, "rank_steps", n_rank_steps);
+    add_int(line, "time", (int64_t)time(NULL));
+    return end_line(metrics, err);
 }
 
 static void add_event(struct str *line, const char *event, const char *text, int64_t at)

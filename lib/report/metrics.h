@@ -66,7 +66,8 @@ struct metrics;
  * Open folder/metrics.jsonl and a new events file in it; the folder is made. first_step is the
  * first step that will be written: lines of it and of later steps, which an interrupted run left,
  * are dropped, and TensorBoard forgets such steps. Events about the machines ("diverged", "save
- * failed", "preflight", "straggler", "died", ...) and starts of processes ("started") stay. Lines
+ * failed", "preflight", "straggler", "died", ...) pauses and starts of processes ("started",
+ * "paused", "resumed") stay. Lines
  * that are no objects with a step, such as one that a kill tore, are dropped with a warning that
  * counts them.
  *
@@ -76,11 +77,18 @@ struct metrics;
  */
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err);
 
-/* What the lines that metrics_open kept say of earlier processes of the run. */
+/*
+ * What the lines that metrics_open kept say of earlier processes of the run. A pause ("paused") is
+ * an end that was planned, as a sweep's at a rung; the start after it ("resumed") is no restart.
+ */
 struct metrics_history {
-    int64_t n_starts;
-    double begun_at; /* of the first start, in seconds of Unix time; 0: there was none */
-    double useful_s; /* up to the first step that will be written */
+    int64_t n_starts;   /* those after pauses included */
+    int64_t n_pauses;   /* that were over at a later start */
+    double paused_s;    /* of all these */
+    double begun_at;    /* of the first start, in seconds of Unix time; 0: there was none */
+    double paused_at;   /* likewise of the pause that is not over; 0: there is none */
+    int64_t pause_step; /* after which it began */
+    double useful_s;    /* up to the first step that will be written */
 };
 struct metrics_history metrics_history(const struct metrics *metrics);
 
@@ -123,6 +131,17 @@ int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evalu
  * in seconds of Unix time. */
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err);
+
+/*
+ * {"step":…, "ops_s":{"linear":…}, "rank_steps":…, "time":…}: seconds that compute ops of each kind
+ * took a step of a rank, the mean of so many steps of ranks up to this one; the longest first.
+ */
+struct metrics_op {
+    const char *name;
+    double seconds;
+};
+int metrics_op_times(struct metrics *metrics, int64_t step, int64_t n_rank_steps,
+                     const struct metrics_op *ops, int n, struct err *err);
 
 /* What the run is made of, for TensorBoard: the job's fields as hparams, its text as job. */
 int metrics_job(struct metrics *metrics, const struct events_hparam *fields, int n,

@@ -21,7 +21,7 @@ struct prometheus_run {
     double loss, grad_norm, lr;
     int64_t tokens;
     double tokens_per_s, step_s, mfu;
-    int64_t skipped, restarts;
+    int64_t skipped, restarts, pauses;
     double run_seconds;          /* since the first start of the run */
     double useful_seconds;       /* of them in steps that count */
     double save_seconds;         /* of the last checkpoint; < 0: there is none yet, left out */

@@ -163,7 +163,8 @@ static void add_summary(cJSON *json, const struct run_log *log)
     add_finite(summary, "useful_s", run_table_last(steps, "useful_s"));
     add_finite(summary, "skipped", run_table_last(steps, "skipped"));
     cJSON_AddNumberToObject(summary, "ranks", log->n_ranks);
-    cJSON_AddNumberToObject(summary, "restarts", log->n_starts ? log->n_starts - 1 : 0);
+    cJSON_AddNumberToObject(summary, "restarts", log->n_restarts);
+    cJSON_AddNumberToObject(summary, "pauses", log->n_pauses);
     cJSON_AddNumberToObject(summary, "lines_left_out", log->n_left_out);
 }
 

@@ -136,13 +136,50 @@ static void add_evaluation(struct log_reading *r, const cJSON *line)
         run_table_set(set, item->string, item->valuedouble);
 }
 
+/* ---- times of ops ---- */
+
+static struct run_op_time *op_of(struct log_reading *r, const char *kind)
+{
+    struct run_log *log = r->log;
+
+    for (int i = 0; i < log->n_ops; i++)
+        if (!strcmp(log->ops[i].kind, kind))
+            return &log->ops[i];
+    log->ops = arena_grow(r->arena, log->ops, sizeof *log->ops, &log->op_capacity, log->n_ops + 1);
+    log->ops[log->n_ops] = (struct run_op_time){ .kind = arena_strdup(r->arena, kind) };
+    return &log->ops[log->n_ops++];
+}
+
+/* Sums at first: means when the file has been read. */
+static void add_op_times(struct log_reading *r, const cJSON *line)
+{
+    const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(line, "ops_s"), *item;
+    double n = number_in(line, "rank_steps");
+
+    if (!cJSON_IsObject(kinds) || !(n > 0 && n < 9e15))
+        return;
+    r->log->n_op_steps += n;
+    cJSON_ArrayForEach(item, kinds) if (cJSON_IsNumber(item)) op_of(r, item->string)->seconds +=
+        item->valuedouble * n;
+}
+
+static void average_op_times(struct run_log *log)
+{
+    for (int i = 0; i < log->n_ops; i++)
+        log->ops[i].seconds /= log->n_op_steps;
+}
+
 /* "start 2 of the run: 16 ranks, the first on node3" (train/pretrain_monitor.c). */
-static void note_start(struct run_log *log, const char *text)
+static void note_start(struct run_log *log, const char *text, bool is_resumed)
 {
     const char *at = strchr(text, ':');
     int n_ranks;
 
     log->n_starts++;
+    if (is_resumed)
+        log->n_pauses++;
+    else if (log->n_starts > 1)
+        log->n_restarts++;
     if (at && sscanf(at, ": %d rank", &n_ranks) == 1 && n_ranks > 0)
         log->n_ranks = n_ranks;
 }
@@ -160,8 +197,9 @@ static void add_event(struct log_reading *r, const cJSON *line, double step)
                                  .kind = arena_strdup(r->arena, text_in(line, "event")),
                                  .text = arena_strdup(r->arena, text_in(line, "text")),
                                  .time = isnan(time) ? 0 : time };
-    if (!strcmp(event->kind, "started"))
-        note_start(log, event->text);
+    bool is_resumed = !strcmp(event->kind, "resumed");
+    if (is_resumed || !strcmp(event->kind, "started"))
+        note_start(log, event->text, is_resumed);
 }
 
 /* ---- the file ---- */
@@ -179,6 +217,8 @@ static bool add_line(struct log_reading *r, const char *text, size_t length)
         add_evaluation(r, line);
     } else if (is_whole && cJSON_HasObjectItem(line, "loss")) {
         add_step(r, line);
+    } else if (is_whole && cJSON_HasObjectItem(line, "ops_s")) {
+        add_op_times(r, line);
     }
     cJSON_Delete(line);
     return is_whole;
@@ -233,6 +273,7 @@ int run_log_read(struct run_log *log, const char *folder, struct arena *arena, s
     if (run_table_find(&log->steps, "balance"))
         find_experts(&r, (const char *)map.data, map.n_bytes);
     file_map_close(&map);
+    average_op_times(log);
     if (!log->steps.n_rows && !log->n_evaluations && !log->n_events)
         return err_set(err, ERR_DATA, "%s: nothing has been recorded yet", path);
     return 0;

@@ -2,7 +2,8 @@
  * run_log.h - what a run's metrics.jsonl says: steps, evaluations, events
  *
  * The reader of what metrics.h writes. A line with "event" is an event, one with "eval_loss" an
- * evaluation, of the set that "eval_set" names, one with "loss" a step; other lines are left out,
+ * evaluation, of the set that "eval_set" names, one with "loss" a step, one with "ops_s" the times
+ * of ops; other lines are left out,
  * and lines that are not objects, as a kill leaves one, are counted. Of a step each number is a
  * column of its own, so that numbers that later versions add are there, too; of what is not a
  * number:
@@ -42,6 +43,12 @@ struct exposed_mean {
     int n_steps;
 };
 
+/* Ops of a kind on a rank's compute stream: the mean of steps and ranks, where they were timed. */
+struct run_op_time {
+    const char *kind;
+    double seconds; /* of a step */
+};
+
 struct run_log {
     struct run_table steps;
     struct run_table *evaluations; /* of each held-out set, in order of appearance */
@@ -52,9 +59,14 @@ struct run_log {
     int n_experts;
     struct exposed_mean *exposed;
     int n_exposed, exposed_capacity;
-    int n_left_out; /* lines that are not objects */
-    int n_starts;   /* of processes; the restarts are one less */
-    int n_ranks;    /* of the last start; 0: not known */
+    struct run_op_time *ops;
+    int n_ops, op_capacity;
+    double n_op_steps; /* of ranks, of which these are means */
+    int n_left_out;    /* lines that are not objects */
+    int n_starts;      /* of processes */
+    int n_pauses;      /* planned ends, as of a sweep's trials at rungs, that were gone on from */
+    int n_restarts;    /* starts but the first one and those after pauses */
+    int n_ranks;       /* of the last start; 0: not known */
 };
 
 /*

@@ -109,6 +109,7 @@ static void take_run(struct run_watch *w, const cJSON *run, struct arena *arena)
     w->left_s = number_of(run, "left_s", NAN);
     w->saved_step = integer_of(run, "saved_step", -1);
     w->restarts = integer_of(run, "restarts", 0);
+    w->pauses = integer_of(run, "pauses", 0);
     const cJSON *best = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(run, "best"), 0);
     const cJSON *step = cJSON_GetArrayItem(best, 0), *loss = cJSON_GetArrayItem(best, 1);
     if (cJSON_IsNumber(step) && cJSON_IsNumber(loss) && fabs(step->valuedouble) < 9e15) {

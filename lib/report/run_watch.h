@@ -54,9 +54,9 @@ struct run_watch {
     double age_s; /* of the newest status; negative: there is none */
     const char *host, *text, *status, *note;
     int pid, n_ranks;
-    double started_at, begun_at;               /* of rank 0's process, of the run */
-    double useful_s, left_s;                   /* left_s nan: not known */
-    int64_t total_steps, saved_step, restarts; /* saved_step -1: none */
+    double started_at, begun_at;                       /* of rank 0's process, of the run */
+    double useful_s, left_s;                           /* left_s nan: not known */
+    int64_t total_steps, saved_step, restarts, pauses; /* saved_step -1: none */
     int64_t best_step; /* of the checkpoint with the lowest held-out loss; -1: not known */
     double best_loss;
     bool has_step; /* step has figures, not its number alone */

@@ -198,6 +198,8 @@ static void add_facts(struct view *v, const struct run_watch *w, double now)
         add_fact(&f, "elapsed %s", str_duration(text, sizeof text, now - w->begun_at));
     if (w->restarts > 0)
         add_fact(&f, "restarts %lld", (long long)w->restarts);
+    if (w->pauses > 0)
+        add_fact(&f, "pauses %lld", (long long)w->pauses);
     if (w->saved_step >= 0)
         add_fact(&f, "saved step %lld", (long long)w->saved_step);
     if (w->best_step >= 0)
@@ -503,6 +505,7 @@ void run_watch_json(const struct run_watch *w, const char *folder, struct str *o
     add_number(json, "left_s", w->left_s);
     add_number(json, "begun_at", w->begun_at > 0 ? w->begun_at : NAN);
     add_number(json, "restarts", (double)w->restarts);
+    add_number(json, "pauses", (double)w->pauses);
     add_number(json, "saved_step", w->saved_step < 0 ? NAN : (double)w->saved_step);
     add_number(json, "best_step", w->best_step < 0 ? (double)NAN : (double)w->best_step);
     add_json_step(json, w);

@@ -357,7 +357,10 @@ static int run_op(struct run *run, struct resolved_op *op, const struct op *sour
         return 0;
     }
     run_trace_begin(run, DEVICE_COMPUTE);
+    double begin = run->is_step_timed ? clock_seconds() : 0;
     kernels_run(run->options.kernels, &op->call, first);
+    if (run->is_step_timed)
+        run->op_times.seconds[op->call.op.kind] += clock_seconds() - begin;
     run_trace_finish(run, index, STREAM_COMPUTE, DEVICE_COMPUTE);
     return one_by_one_wait(run, op, DEVICE_COMPUTE, err);
 }
@@ -504,8 +507,11 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
     run->is_recheck = entry == ENTRY_RECHECK;
     if (transfer_check(run, err) < 0 || run_trace_start(run, err) < 0)
         return -1;
-    if (entry_is_step(entry) && entry != ENTRY_RERUN)
+    if (entry_is_step(entry) && entry != ENTRY_RERUN) {
         memset(run->exposed, 0, sizeof run->exposed);
+        run_choose_timed(run);
+    }
+    run->is_step_timed &= entry_is_step(entry);
     own_time_begin(run, entry);
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];

@@ -1,5 +1,6 @@
 /*
- * exposed.c - what the compute thread has waited for: communication that nothing hides
+ * exposed.c - what the compute thread has waited for: communication that nothing hides; and what
+ * its ops took
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,4 +40,25 @@ int run_list_exposed(const struct run *run, struct run_exposed *list, int capaci
                                                   run->exposed[kind][axis] };
     run_sort_exposed(list, n);
     return n;
+}
+
+/* The first step touches memory for the first time. An odd stride meets steps that are logged,
+ * evaluated or saved as often as others. */
+#define TIMED_FIRST 1
+#define TIMED_STRIDE 7
+
+void run_choose_timed(struct run *run)
+{
+    run->is_step_timed =
+        device_is_host(run->device) && run->n_stepped % TIMED_STRIDE == TIMED_FIRST;
+    run->op_times.n_steps += run->is_step_timed;
+    run->n_stepped++;
+}
+
+struct run_op_times run_take_op_times(struct run *run)
+{
+    struct run_op_times times = run->op_times;
+
+    run->op_times = (struct run_op_times){ 0 };
+    return times;
 }

@@ -221,6 +221,19 @@ void run_sort_exposed(struct run_exposed *list, int n); /* the longest first */
 /* "reduce_scatter dp"; returns text. */
 const char *run_exposed_text(const struct run_exposed *exposed, char *text, size_t size);
 
+/*
+ * Seconds of compute ops by kind, in steps of a rank on a CPU (ENTRY_STEP, ENTRY_UNCOMPRESSED, with
+ * what is run again of them) since the last call, which ends with it. Two readings of the clock an
+ * op are 1 % of a step of 2 ms, so that one step in seven is timed, from the second one on. Nothing
+ * of a GPU, whose queues would have to be waited for (run_trace.h times them). Call between
+ * entries.
+ */
+struct run_op_times {
+    int n_steps;
+    double seconds[N_OP_KINDS];
+};
+struct run_op_times run_take_op_times(struct run *run);
+
 /* All that is more than 0, sorted. Returns how many, at most capacity. */
 int run_list_exposed(const struct run *run, struct run_exposed *list, int capacity);
 

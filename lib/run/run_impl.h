@@ -134,7 +134,10 @@ struct run {
     bool is_one_by_one;      /* one_by_one.h */
     double wait_seconds;
     double exposed[N_OP_KINDS][N_GROUP_AXES]; /* since the last step began */
-    struct op_hashing *hashing;               /* op_hashes.c; NULL before the first use */
+    struct run_op_times op_times;             /* run_take_op_times */
+    bool is_step_timed;                       /* of the entry at hand, for op_times */
+    int64_t n_stepped;
+    struct op_hashing *hashing;    /* op_hashes.c; NULL before the first use */
     struct op_hashes *hashes;      /* of the action at hand; NULL: its ops are not hashed */
     bool is_recheck;               /* the entry at hand is */
     struct run_capture *capture;   /* run_capture_input */
@@ -190,6 +193,9 @@ void op_hashes_close(struct run *run);
 /* The op is about to be given: copy what is to be captured. */
 bool op_hashes_captures(const struct run *run, const struct op *source);
 int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err);
+
+/* exposed.c: a step begins, of which ops are timed or not. */
+void run_choose_timed(struct run *run);
 
 /* own_time.c, nothing where steps are not measured: a step begins and ends; and within one what is
  * no own time, by this thread or by what it makes the compute queue wait for. */

@@ -288,7 +288,10 @@ static int agree(struct pretrain *p, int64_t *pending, struct err *err)
     if (trainer_agree(p->trainer, &both, err) < 0)
         return -1;
     *pending = both / 2;
-    return both % 2 ? rank_watch_sample(p->watch, pretrain_monitor_straggler, p, err) : 0;
+    if (both % 2 && rank_watch_sample(p->watch, pretrain_monitor_straggler, p, err) < 0)
+        return -1;
+    pretrain_report_op_times(p);
+    return 0;
 }
 
 /* Save and stop if any rank got a signal; save if rank 0 no longer finds the run's folder. */
@@ -324,8 +327,9 @@ static int heed_stop(struct pretrain *p, struct err *err)
 
     if (!p->options->stop_at || step < p->options->stop_at)
         return 0;
-    if (pretrain_save_last(p, err) < 0)
+    if (pretrain_report_last_op_times(p, err) < 0 || pretrain_save_last(p, err) < 0)
         return -1;
+    pretrain_report_event(p, "paused", "saved and stopped, as --stop-at says");
     p->agreed = 1;
     return err_set(err, ERR_REQUEUE,
                    "saved step %" PRId64 " of %" PRId64
@@ -364,7 +368,8 @@ static int finish(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
-    if (keep_folder(p, err) < 0 || pretrain_save_last(p, err) < 0)
+    if (keep_folder(p, err) < 0 || pretrain_report_last_op_times(p, err) < 0 ||
+        pretrain_save_last(p, err) < 0)
         return -1;
     int left = pretrain_owes_evaluation(p) ? pretrain_evaluate(p, err) : 0;
     if (left <= 0) {

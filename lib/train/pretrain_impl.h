@@ -53,9 +53,12 @@ struct run_account {
     double begun_at;          /* first start of the run, Unix time */
     double useful_s;          /* of all its processes, in steps that count */
     int64_t n_starts;         /* this one included; 0: not opened */
+    int64_t n_pauses;         /* of these the ones after a pause, which are no restarts */
+    double paused_s;          /* between processes, at pauses */
     double blocked_s;         /* by checkpoints, this process */
     double written_at;        /* the file for Prometheus */
     bool is_unwritten;        /* it could not be */
+    double op_times_next;     /* when a line of op times is due */
     struct metrics_step last; /* the last step */
 };
 
@@ -141,6 +144,10 @@ void pretrain_report_close(struct pretrain *pretrain, const struct err *why);
 int pretrain_report_reopen(struct pretrain *pretrain, struct err *err);
 void pretrain_report_step(struct pretrain *pretrain, const struct trainer_result *result,
                           double seconds);
+/* Record what ops took (rank_watch.h; of one rank, its own), if that is due: ever less often. And
+ * at the end of the steps: collective, 0, or -1 and ERR_PEER. */
+void pretrain_report_op_times(struct pretrain *pretrain);
+int pretrain_report_last_op_times(struct pretrain *pretrain, struct err *err);
 void pretrain_report_eval(struct pretrain *pretrain, const char *set, double loss, int64_t tokens);
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
 /* The same of a step that is not the present one. */
@@ -169,6 +176,9 @@ void pretrain_monitor_straggler(void *pretrain, const struct straggler_finding *
 double pretrain_monitor_elapsed(const struct pretrain *pretrain);
 /* The line of goodput at the end. */
 void pretrain_monitor_say(const struct pretrain *pretrain);
+
+/* Starts of the run but the first one and those after pauses (metrics_history). */
+int64_t pretrain_n_restarts(const struct pretrain *pretrain);
 /* The file for Prometheus: if it is due; and for the last time. */
 void pretrain_monitor_write(struct pretrain *pretrain, const struct metrics_step *step);
 void pretrain_monitor_close(struct pretrain *pretrain);

@@ -32,16 +32,28 @@ void pretrain_monitor_open(struct pretrain *p)
 {
     struct run_account *account = &p->account;
     struct metrics_history history = metrics_history(p->metrics);
-    char text[256];
+    char text[256], pause[64] = "";
 
     account->begun_at = history.begun_at > 0 ? history.begun_at : unix_seconds();
     account->useful_s = history.useful_s;
     account->n_starts = history.n_starts + 1;
+    account->n_pauses = history.n_pauses;
+    account->paused_s = history.paused_s;
     account->written_at = -INFINITY;
-    snprintf(text, sizeof text, "start %" PRId64 " of the run: %d rank%s, the first on %s",
-             account->n_starts, p->options->engine->rank.world_size,
+    if (history.paused_at > 0) {
+        account->n_pauses++;
+        account->paused_s += fmax(0, unix_seconds() - history.paused_at);
+        snprintf(pause, sizeof pause, ", paused at step %" PRId64, history.pause_step);
+    }
+    snprintf(text, sizeof text, "start %" PRId64 " of the run%s: %d rank%s, the first on %s",
+             account->n_starts, pause, p->options->engine->rank.world_size,
              str_s(p->options->engine->rank.world_size), launch_host());
-    pretrain_report_event(p, "started", text);
+    pretrain_report_event(p, *pause ? "resumed" : "started", text);
+}
+
+int64_t pretrain_n_restarts(const struct pretrain *p)
+{
+    return p->account.n_starts - 1 - p->account.n_pauses;
 }
 
 /* What a step's gate waited for are saves, and comparisons of replicas. */
@@ -73,15 +85,18 @@ double pretrain_monitor_elapsed(const struct pretrain *p)
 void pretrain_monitor_say(const struct pretrain *p)
 {
     const struct run_account *account = &p->account;
-    double whole = pretrain_monitor_elapsed(p);
-    int64_t n_restarts = account->n_starts - 1;
-    char useful[32], all[32];
+    double whole = pretrain_monitor_elapsed(p) - account->paused_s;
+    int64_t n_restarts = pretrain_n_restarts(p);
+    char useful[32], all[32], pauses[64] = "";
 
-    log_info("goodput %.1f %%: %s of %s since the first start in steps that count; %" PRId64
+    if (account->n_pauses)
+        snprintf(pauses, sizeof pauses, " without %" PRId64 " pause%s", account->n_pauses,
+                 account->n_pauses == 1 ? "" : "s");
+    log_info("goodput %.1f %%: %s of %s since the first start%s in steps that count; %" PRId64
              " restart%s",
              whole > 0 ? 100 * fmin(account->useful_s / whole, 1) : 0,
              str_duration(useful, sizeof useful, account->useful_s),
-             str_duration(all, sizeof all, whole), n_restarts, n_restarts == 1 ? "" : "s");
+             str_duration(all, sizeof all, whole), pauses, n_restarts, n_restarts == 1 ? "" : "s");
 }
 
 /* ---- stragglers ---- */
@@ -145,8 +160,9 @@ static void describe_run(const struct pretrain *p, bool is_running, struct prome
                                     .step_s = m->step_s,
                                     .mfu = m->mfu,
                                     .skipped = trainer_n_skipped(p->trainer),
-                                    .restarts = account->n_starts - 1,
-                                    .run_seconds = pretrain_monitor_elapsed(p),
+                                    .restarts = pretrain_n_restarts(p),
+                                    .pauses = account->n_pauses,
+                                    .run_seconds = pretrain_monitor_elapsed(p) - account->paused_s,
                                     .useful_seconds = account->useful_s,
                                     .save_seconds = trainer_save_seconds(p->trainer),
                                     .save_blocked_seconds = account->blocked_s,

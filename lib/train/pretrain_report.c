@@ -12,15 +12,21 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/log_file.h"
 #include "device/xid.h"
+#include "ops/op_info.h"
 #include "train/job_file.h"
 #include "train/pretrain_impl.h"
 
 /* A prediction that is farther off is worth a warning. */
 #define PREDICTION_OFF 0.15
+
+/* Between two lines of op times: at least so long, and this share of the run until then. */
+#define OP_TIMES_SECONDS 3.0
+#define OP_TIMES_SHARE 0.02
 
 /* Earlier observations of the GPU are not reported; an Xid follows the failure within this time. */
 static const double gpu_age_seconds = 10, xid_seconds = 0.25;
@@ -317,6 +323,63 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     arena_release(&scratch);
     pretrain_hooks_line(p, HOOK_STEP);
     pretrain_tracking_line(p);
+}
+
+/* Of all ranks' steps; without other ranks, or where they are not compared, of this one's. */
+static struct rank_op_times take_op_times(struct pretrain *p)
+{
+    struct rank_op_times times = { 0 };
+
+    if (p->watch)
+        return rank_watch_take_op_times(p->watch);
+    struct run_op_times own = run_take_op_times(trainer_run(p->trainer));
+    times.n_rank_steps = own.n_steps;
+    memcpy(times.seconds, own.seconds, sizeof times.seconds);
+    return times;
+}
+
+static int longest_first(const void *pa, const void *pb)
+{
+    const struct metrics_op *a = pa, *b = pb;
+
+    return (a->seconds < b->seconds) - (a->seconds > b->seconds);
+}
+
+static void write_op_times(struct pretrain *p)
+{
+    struct metrics_op ops[N_OP_KINDS];
+    int n = 0;
+    struct err err;
+
+    struct rank_op_times times = take_op_times(p);
+    if (!times.n_rank_steps)
+        return;
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        if (times.seconds[kind] > 0)
+            ops[n++] = (struct metrics_op){ op_name((enum op_kind)kind),
+                                            times.seconds[kind] / (double)times.n_rank_steps };
+    qsort(ops, (size_t)n, sizeof *ops, longest_first);
+    p->account.op_times_next =
+        clock_seconds() + fmax(OP_TIMES_SECONDS, OP_TIMES_SHARE * pretrain_monitor_elapsed(p));
+    forgive(p,
+            metrics_op_times(p->metrics, trainer_step_number(p->trainer), times.n_rank_steps, ops,
+                             n, &err),
+            &err);
+}
+
+void pretrain_report_op_times(struct pretrain *p)
+{
+    if (p->metrics && clock_seconds() >= p->account.op_times_next)
+        write_op_times(p);
+}
+
+int pretrain_report_last_op_times(struct pretrain *p, struct err *err)
+{
+    if (rank_watch_gather_op_times(p->watch, err) < 0)
+        return -1;
+    if (p->metrics)
+        write_op_times(p);
+    return 0;
 }
 
 void pretrain_report_eval(struct pretrain *p, const char *set, double loss, int64_t tokens)

@@ -93,9 +93,12 @@ static void add_step(const struct pretrain *p, struct str *out)
         add_double(out, "loss_scale", m->loss_scale);
         str_printf(out, ",\"memory_bytes\":%llu", (unsigned long long)m->memory_bytes);
     }
-    str_printf(out, ",\"tokens\":%lld,\"skipped\":%lld,\"reruns\":%lld,\"restarts\":%lld",
+    str_printf(out,
+               ",\"tokens\":%lld,\"skipped\":%lld,\"reruns\":%lld,\"restarts\":%lld"
+               ",\"pauses\":%lld",
                (long long)trainer_tokens(p->trainer), (long long)trainer_n_skipped(p->trainer),
-               (long long)trainer_n_reruns(p->trainer), (long long)p->account.n_starts - 1);
+               (long long)trainer_n_reruns(p->trainer), (long long)pretrain_n_restarts(p),
+               (long long)p->account.n_pauses);
     if (p->whole_step >= 0)
         str_printf(out, ",\"saved_step\":%lld", (long long)p->whole_step);
     for (int i = 0; i < p->best.n; i++)

@@ -22,21 +22,30 @@ struct sample {
     int32_t n_steps;
 };
 
+/* What a rank sends of its ops, where any rank computes on a host. */
+struct op_sample {
+    int32_t n_steps;
+    float seconds[N_OP_KINDS];
+};
+
 struct rank_watch {
     struct arena arena;
     struct trainer *trainer;
     bool is_host;      /* the ranks compute there: every step is measured */
+    bool has_op_times; /* some rank does */
     bool is_measuring; /* on a GPU: the step at hand */
     bool is_warm;      /* the first sample is over: it has steps that load code and touch memory */
     double interval;   /* seconds, between samples */
     double sampled_at;
-    struct sample *samples; /* [world_size] */
+    struct sample *samples;       /* [world_size] */
+    struct op_sample *op_samples; /* [world_size]; NULL without has_op_times */
     /* Rank 0 alone. */
     struct stragglers *stragglers;
     struct straggler_times *times;      /* [world_size] */
     struct straggler_finding *findings; /* [2 * world_size] */
     struct rank_exposed most_exposed;   /* of the last sample */
-    char (*hosts)[HOST_BYTES];          /* [world_size] */
+    struct rank_op_times op_times;
+    char (*hosts)[HOST_BYTES]; /* [world_size] */
 };
 
 /* Micro-batches of a step of the rank. */
@@ -81,11 +90,16 @@ int rank_watch_create(struct rank_watch **out, struct trainer *trainer, const st
     w->samples = arena_array(&w->arena, struct sample, n);
     w->hosts = arena_alloc_array(&w->arena, HOST_BYTES, (size_t)n);
     strncpy(host, launch_host(), sizeof host - 1);
+    int64_t any_host = w->is_host;
     if (trainer_gather(trainer, host, w->hosts, HOST_BYTES, err) < 0 ||
+        trainer_agree(trainer, &any_host, err) < 0 ||
         (w->is_host && trainer_measure(trainer, true, err) < 0)) {
         rank_watch_destroy(w);
         return -1;
     }
+    w->has_op_times = any_host != 0;
+    if (any_host)
+        w->op_samples = arena_array(&w->arena, struct op_sample, n);
     if (trainer->world_rank == 0) {
         w->stragglers = stragglers_create(work, n, job->train.straggler_ratio);
         w->times = arena_array(&w->arena, struct straggler_times, n);
@@ -140,6 +154,33 @@ static void find_most_exposed(struct rank_watch *w)
             *most = (struct rank_exposed){ rank, (double)w->samples[rank].exposed };
 }
 
+int rank_watch_gather_op_times(struct rank_watch *w, struct err *err)
+{
+    if (!w || !w->has_op_times)
+        return 0;
+    struct run_op_times own = run_take_op_times(trainer_run(w->trainer));
+    struct op_sample sample = { .n_steps = own.n_steps };
+
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        sample.seconds[kind] = (float)own.seconds[kind];
+    if (trainer_gather(w->trainer, &sample, w->op_samples, sizeof sample, err) < 0)
+        return -1;
+    for (int rank = 0; rank < w->trainer->world_size; rank++) {
+        w->op_times.n_rank_steps += w->op_samples[rank].n_steps;
+        for (int kind = 0; kind < N_OP_KINDS; kind++)
+            w->op_times.seconds[kind] += (double)w->op_samples[rank].seconds[kind];
+    }
+    return 0;
+}
+
+struct rank_op_times rank_watch_take_op_times(struct rank_watch *w)
+{
+    struct rank_op_times times = w->op_times;
+
+    w->op_times = (struct rank_op_times){ 0 };
+    return times;
+}
+
 int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *context,
                       struct err *err)
 {
@@ -153,6 +194,8 @@ int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *c
     own.times.of[STRAGGLER_INPUT] = (float)times.input;
     own.exposed = times.n_all_steps ? (float)(times.exposed / times.n_all_steps) : 0;
     if (trainer_gather(w->trainer, &own, w->samples, sizeof own, err) < 0)
+        return -1;
+    if (rank_watch_gather_op_times(w, err) < 0)
         return -1;
     w->sampled_at = clock_seconds();
     if (w->stragglers)

@@ -50,6 +50,18 @@ struct rank_exposed {
 };
 struct rank_exposed rank_watch_most_exposed(const struct rank_watch *watch);
 
+/*
+ * Seconds of ops by kind (run_take_op_times): gather is collective, a part of each sample, and done
+ * at a run's end; it returns 0, or -1 and ERR_PEER. take: on any rank the sums of all ranks' steps
+ * that were gathered since the last call; watch is not NULL.
+ */
+struct rank_op_times {
+    int64_t n_rank_steps; /* 0: there is nothing, as of GPUs */
+    double seconds[N_OP_KINDS];
+};
+int rank_watch_gather_op_times(struct rank_watch *watch, struct err *err);
+struct rank_op_times rank_watch_take_op_times(struct rank_watch *watch);
+
 int rank_watch_n_stragglers(const struct rank_watch *watch);
 
 #endif

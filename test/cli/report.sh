@@ -21,6 +21,12 @@ expect 'has all of it' 0 '^1 run, 12 steps drawn of 12, 3 evaluations, [0-9]+ ev
     check "$dir/one/report.html" "$dir/one"
 expect 'and what both ranks took at most' 0 '"measured_memory":\{"ranks":\[\{"rank":0,"host":"[^"]*","peak_bytes":[0-9]{7,}\},\{"rank":1,' \
     cat "$dir/one/report.html"
+# shellcheck disable=SC2317 # expect calls it
+kinds() {
+    "$lmtrain" report "$@" --json | tr -d '\n\t' | grep -o '"kinds":.*'
+}
+expect 'where time went by kind of op, of all steps' 0 '^"kinds":\[\{"op":"[a-z_]*","measured_ns":[0-9.]*\},' kinds "$dir/two"
+expect 'beside what is predicted' 0 '^"kinds":\[\{"op":"[a-z_]*","predicted_ns":[0-9.e+]*,"measured_ns":' kinds "$dir/two" --device h100-sxm
 expect 'a page elsewhere' 0 "^$dir/both.html: the page " "$lmtrain" report "$dir/one" "$dir/two/" --to "$dir/both.html" --device h100-sxm
 expect 'predicted, too' 0 '"predicted":{"step_ns":[1-9]' grep -o '"predicted":{"step_ns":[0-9]*' "$dir/both.html"
 expect 'has all of both' 0 '^2 runs, 24 steps drawn of 24, 6 evaluations, [0-9]+ events, 3 stages of memory, [0-9]+ lanes, 1 scores; differ: .*optimizer.lr' \

@@ -385,6 +385,47 @@ static void earlier_processes_are_known(void **state)
         cJSON_Delete(lines[i]);
 }
 
+static void op_times_are_a_line_of_their_own(void **state)
+{
+    static const struct metrics_op ops[] = { { "linear", 0.25 }, { "rope", 1e-6 } };
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[2];
+
+    assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
+    assert_ok(metrics_op_times(metrics, 7, 14, ops, 2, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(*state, lines, 2), 1);
+    assert_int_equal(get(lines[0], "step")->valueint, 7);
+    assert_int_equal(get(lines[0], "rank_steps")->valueint, 14);
+    assert_true(get(get(lines[0], "ops_s"), "rope")->valuedouble == 1e-6);
+    cJSON_Delete(lines[0]);
+}
+
+/* A planned end and the start after it are a pause; a start that nothing planned is a restart. */
+static void pauses_are_no_restarts(void **state)
+{
+    static const char *const events[] = { "started", "paused",  "resumed", "started",
+                                          "paused",  "resumed", "paused" };
+    struct metrics_history history;
+    struct metrics *metrics;
+    struct err err = { 0 };
+
+    for (int i = 0; i < 7; i++) {
+        assert_ok(metrics_open(&metrics, *state, 5, &err), &err);
+        assert_ok(metrics_event(metrics, 4, events[i], "as planned", &err), &err);
+        metrics_close(metrics);
+    }
+    assert_ok(metrics_open(&metrics, *state, 5, &err), &err);
+    history = metrics_history(metrics);
+    metrics_close(metrics);
+    assert_int_equal(history.n_starts, 4);
+    assert_int_equal(history.n_pauses, 2);
+    assert_true(history.paused_s >= 0 && history.paused_s < 600);
+    assert_true(history.paused_at >= history.begun_at);
+    assert_int_equal(history.pause_step, 4);
+}
+
 /* Make a locale with decimal commas in folder; 0, or -1 where its source is not installed. */
 static int make_comma_locale(const char *folder)
 {
@@ -544,6 +585,8 @@ int main(void)
         TEST(an_evaluation_is_dropped),
         TEST(a_resumed_run_drops_later_steps),
         TEST(earlier_processes_are_known),
+        TEST(op_times_are_a_line_of_their_own),
+        TEST(pauses_are_no_restarts),
         TEST(numbers_have_points_in_every_locale),
         TEST(failures_are_told),
         TEST(a_full_disk_delays_lines),

@@ -94,15 +94,23 @@ static void test_written(void **state)
 /* What others may write: several sets, fields of the future, lines of other kinds, torn ones. */
 static void test_read(void **state)
 {
-    write_lines(*state,
-                "{\"step\":1,\"loss\":3,\"loss_mean\":3.5,\"new\":7,\"name\":\"x\",\"list\":[1]}\n"
-                "{\"step\":2,\"eval_set\":\"kjv\",\"eval_loss\":2,\"elapsed_s\":9}\n"
-                "{\"step\":2,\"eval_set\":\"code\",\"eval_loss\":4}\n"
-                "not JSON\n[1]\n{\"loss\":1}\n"
-                "{\"step\":2,\"other\":1}\n"
-                "{\"step\":4,\"eval_set\":\"kjv\",\"eval_loss\":1.5}\n"
-                "{\"step\":4,\"event\":\"started\",\"text\":\"start 2 of the run: 1 rank, x\"}\n"
-                "{\"step\":5,\"loss\":2.5,\"lo");
+    write_lines(
+        *state,
+        "{\"step\":1,\"loss\":3,\"loss_mean\":3.5,\"new\":7,\"name\":\"x\",\"list\":[1]}\n"
+        "{\"step\":2,\"eval_set\":\"kjv\",\"eval_loss\":2,\"elapsed_s\":9}\n"
+        "{\"step\":2,\"eval_set\":\"code\",\"eval_loss\":4}\n"
+        "not JSON\n[1]\n{\"loss\":1}\n"
+        "{\"step\":2,\"other\":1}\n"
+        "{\"step\":3,\"ops_s\":{\"linear\":4,\"rope\":1,\"x\":null},\"rank_steps\":3}\n"
+        "{\"step\":4,\"ops_s\":{\"linear\":8},\"rank_steps\":1}\n"
+        "{\"step\":4,\"ops_s\":{\"linear\":8},\"rank_steps\":0}\n{\"step\":4,\"ops_s\":7}\n"
+        "{\"step\":4,\"eval_set\":\"kjv\",\"eval_loss\":1.5}\n"
+        "{\"step\":4,\"event\":\"started\",\"text\":\"start 2 of the run: 1 rank, x\"}\n"
+        "{\"step\":4,\"event\":\"paused\",\"text\":\"saved: stopped\"}\n"
+        "{\"step\":4,\"event\":\"resumed\",\"text\":\"start 3 of the run, paused at step 4: 2 "
+        "ranks, x\"}\n"
+        "{\"step\":4,\"event\":\"started\",\"text\":\"start 4 of the run: 3 ranks, x\"}\n"
+        "{\"step\":5,\"loss\":2.5,\"lo");
     struct run_log log = read_log(*state);
 
     assert_int_equal(log.steps.n_rows, 1);
@@ -113,7 +121,12 @@ static void test_read(void **state)
     assert_int_equal(log.evaluations[0].n_rows, 2);
     assert_true(same_double(run_table_find(&log.evaluations[0], "elapsed_s")[0], 9));
     assert_int_equal(log.n_left_out, 4);
-    assert_int_equal(log.n_ranks, 1);
+    assert_int_equal(log.n_ranks, 3);
+    assert_int_equal(log.n_starts, 3);
+    assert_int_equal(log.n_ops, 2);
+    assert_string_equal(log.ops[0].kind, "linear");
+    assert_true(near_double(log.ops[0].seconds, 5, 1e-12));
+    assert_true(near_double(log.ops[1].seconds, 0.75, 1e-12));
 
     const struct run_json_options options = { .n_digits = 17 };
     cJSON *json = cJSON_CreateObject();
@@ -125,7 +138,7 @@ static void test_read(void **state)
                                  "\"eval_loss\":[2,1.5],\"elapsed_s\":[9,null]},"
                                  "\"best_loss\":1.5,\"best_step\":4,\"last_loss\":1.5}"));
     assert_non_null(strstr(text, "\"loss\":3.5,"));
-    assert_non_null(strstr(text, "\"restarts\":0,\"lines_left_out\":4"));
+    assert_non_null(strstr(text, "\"restarts\":1,\"pauses\":1,\"lines_left_out\":4"));
     free(text);
     cJSON_Delete(json);
 }

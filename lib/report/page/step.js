@@ -114,7 +114,7 @@ function addKinds(grid) {
   for (const run of runs)
     for (const kind of (run.kinds || []).slice(0, 14)) rows.push({ run, kind });
   if (!rows.length) return;
-  const made = figure("Time of ops by kind", "ms a step on the compute stream, mean of ranks", true), shown = { measured: true, predicted: true };
+  const made = figure("Time of ops by kind", "ms a step on the compute stream, mean of ranks; measured in traced steps, else in all steps of ranks on CPUs", true), shown = { measured: true, predicted: true };
   grid.append(made.figure);
   const chart = addChart(made.canvas, () => {
     const visible = rows.filter((row) => row.run.shown), ops = [...new Set(visible.map((row) => row.kind.op))].slice(0, 18);
@@ -154,7 +154,7 @@ function pathText(run) {
 function addTimeSection(page) {
   const grid = element("div", { class: "grid" }), traced = runs.flatMap(traceRows), exposed = runs.flatMap(exposedRow);
   const measured = traced.some((row) => row.rank.kind === "measured");
-  if (!traced.length && !exposed.length) return;
+  if (!traced.length && !exposed.length && !runs.some((run) => run.kinds)) return;
   const section = element("section", { id: "time" }, element("h2", {}, "Where a step's time goes"), grid);
   page.append(section);
   if (traced.length)

@@ -23,7 +23,9 @@ function addOverview(page) {
   columns.push(["tokens", (r) => number(r.summary.tokens), countText], ["tokens/s", (r) => number(r.summary.tokens_per_s), countText, false],
     ["MFU", (r) => number(r.summary.mfu), percentText, false], ["step time", (r) => number(r.summary.step_s), secondsText, true]);
   if (runs.some((r) => r.predicted)) columns.push(["predicted", (r) => number(r.predicted && r.predicted.step_ns) / 1e9, secondsText]);
-  columns.push(["elapsed", (r) => number(r.summary.elapsed_s), secondsText], ["restarts", (r) => number(r.summary.restarts), countText], ["skipped", (r) => number(r.summary.skipped), countText]);
+  columns.push(["elapsed", (r) => number(r.summary.elapsed_s), secondsText], ["restarts", (r) => number(r.summary.restarts), countText]);
+  if (runs.some((r) => r.summary.pauses)) columns.push(["pauses", (r) => number(r.summary.pauses), countText]);
+  columns.push(["skipped", (r) => number(r.summary.skipped), countText]);
   const best = columns.map(([, value, , isLow]) => (isLow === undefined ? NaN : bestOf(runs.map(value), isLow)));
   page.append(element("section", { id: "overview" }, element("h2", {}, "Overview", element("small", {}, "speeds are medians of the steps that are logged")),
     element("div", { class: "scroll" }, element("table", {},

@@ -40,6 +40,8 @@ const EVENT_KINDS = {
   "recheck": ["#c92a2a", "#ff8787", true],
   "save failed": ["#c92a2a", "#ff8787", true],
   "started": ["#7048e8", "#b197fc", true],
+  "paused": ["#1971c2", "#74c0fc", false],
+  "resumed": ["#1971c2", "#74c0fc", true],
   "spike": ["#b35c00", "#ffb454", true],
   "skipped": ["#b35c00", "#ffb454", true],
   "rewind": ["#b35c00", "#ffb454", true],
