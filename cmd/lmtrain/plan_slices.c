@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "program/program.h"
+#include "program/passes.h"
 #include "report/table.h"
 
 static int64_t exposed(int64_t ns, const struct slice_site *site)
@@ -18,7 +18,7 @@ static bool are_alike(const struct slice_site *a, const struct slice_site *b)
 {
     return a->function == b->function && a->n_slices == b->n_slices &&
            a->has_sequences == b->has_sequences && a->has_experts == b->has_experts &&
-           a->ns == b->ns && a->whole_ns == b->whole_ns;
+           a->has_ring == b->has_ring && a->ns == b->ns && a->whole_ns == b->whole_ns;
 }
 
 /* How many sites from here on are alike. */
@@ -35,8 +35,9 @@ static int count_alike(const struct slice_site *site)
 static void print_row(struct report_table *table, const struct program *p,
                       const struct slice_site *site, int n)
 {
-    char slices[48] = "not cut", layer[16] = "-";
+    char slices[48], layer[16] = "-";
 
+    snprintf(slices, sizeof slices, "%s", site->has_ring ? "not cut: a ring" : "not cut");
     if (site->n_slices > 1)
         snprintf(slices, sizeof slices, "%d%s", site->n_slices,
                  site->has_experts     ? " of experts"
@@ -87,6 +88,7 @@ void plan_add_slices(const struct plan *plan, cJSON *json)
         cJSON_AddNumberToObject(made, "slices", site->n_slices);
         cJSON_AddBoolToObject(made, "of_sequences", site->has_sequences);
         cJSON_AddBoolToObject(made, "of_experts", site->has_experts);
+        cJSON_AddBoolToObject(made, "ring", site->has_ring);
         cJSON_AddNumberToObject(made, "compute_ns", (double)site->compute_ns);
         cJSON_AddNumberToObject(made, "moved_ns", (double)site->moved_ns);
         cJSON_AddNumberToObject(made, "exposed_uncut_ns", (double)exposed(site->whole_ns, site));

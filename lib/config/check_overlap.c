@@ -3,30 +3,36 @@
  */
 #include "config/read_impl.h"
 
-/* Keys and values of whole sequences, gathered from rows of all heads. */
-static bool gathers_keys(const struct job *job)
+/* Whether rows that cp exchanges are cut: heads for rows, what fastseq gathers, and keys and values
+ * of whole sequences, gathered from rows of all heads. */
+static bool cuts_context(const struct job *job)
 {
     struct context_cut cut = job_context_cut(job);
 
-    return job->parallel.cp > 1 && cut.keys > 1 && cut.ulysses == 1 &&
-           job->parallel.cp_kind != CP_RING;
+    return job->parallel.cp > 1 && (cut.ulysses > 1 || job->parallel.cp_kind != CP_RING);
 }
 
 bool job_has_overlap(const struct job *job)
 {
-    return job->parallel.tp > 1 || gathers_keys(job) || job->parallel.ep > 1;
+    return job->parallel.tp > 1 || cuts_context(job) || job->parallel.ep > 1;
 }
 
 /* What stays whole beside what is cut. */
 static void note_whole(struct job_reader *r)
 {
     const struct job *job = r->job;
+    struct context_cut cut = job_context_cut(job);
 
-    if (job->parallel.cp > 1 && !gathers_keys(job))
+    if (job->parallel.cp == 1 || cut.keys == 1)
+        return;
+    if (job->parallel.cp_kind == CP_RING)
         job_note(r->job, r->arena,
-                 "parallel.overlap cuts what cp exchanges under cp_kind gather alone: exchanges of "
-                 "%s are whole",
-                 job->parallel.cp_kind == CP_RING ? "a ring" : "heads");
+                 "parallel.overlap leaves a ring's steps whole: they travel while attention "
+                 "computes the one before");
+    else if (cut.ulysses > 1)
+        job_note(r->job, r->arena,
+                 "parallel.overlap cuts exchanges of heads, and leaves the gathers of keys behind "
+                 "them whole");
 }
 
 /* Two slices of whole sequences on each rank, where it has some of the rows. */
@@ -43,12 +49,12 @@ void reader_check_overlap(struct job_reader *r)
     if (node && job->parallel.overlap != JOB_OVERLAP_NONE) {
         if (!job_has_overlap(job))
             job_note(r->job, r->arena,
-                     "parallel.overlap has no effect: tp and ep are 1, and no keys are gathered "
-                     "over cp");
+                     "parallel.overlap has no effect: tp and ep are 1, and cp exchanges nothing "
+                     "that is cut");
         note_whole(r);
     }
     if (job->parallel.overlap != JOB_OVERLAP_HALVES ||
-        (job->parallel.tp == 1 && !gathers_keys(job)))
+        (job->parallel.tp == 1 && !cuts_context(job)))
         return;
     if (job->model.attention_dropout > 0 || (job->samples.train && job->data.packing))
         job_note(r->job, r->arena,

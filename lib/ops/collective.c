@@ -283,6 +283,26 @@ static int check_columns(const struct op_shape *op, const struct tensor *t, int6
                    (long long)t->rows, (long long)t->cols, (long long)wanted);
 }
 
+static int check_slice(const struct op_shape *op, const struct tensor *part, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (a->part_rows % a->seq_len)
+        return err_set(err, ERR_FAILED, "%s: part_rows is %lld, wanted a multiple of seq_len %d",
+                       op_name(op->kind), (long long)a->part_rows, a->seq_len);
+    if (a->first < 0 || a->first + part->rows > a->part_rows)
+        return err_set(err, ERR_FAILED, "%s: rows %lld to %lld, wanted of 0 to %lld",
+                       op_name(op->kind), (long long)a->first, (long long)(a->first + part->rows),
+                       (long long)a->part_rows);
+    return 0;
+}
+
+/* The rows that a rank has: of its sequences, or a slice of them. */
+static int check_part(const struct op_shape *op, const struct tensor *part, struct err *err)
+{
+    return op->attributes.part_rows ? check_slice(op, part, err) : check_sequences(op, part, err);
+}
+
 /* x: all heads of a rank's rows; y: all rows of its heads. */
 static int check_exchange(const struct op_shape *op, struct err *err)
 {
@@ -292,7 +312,7 @@ static int check_exchange(const struct op_shape *op, struct err *err)
     const struct tensor *y = is_back ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST];
     int64_t h = a->n_heads, g = a->n_kv_heads, n = y->rows / x->rows;
 
-    if (check_sequences(op, x, err))
+    if (check_part(op, x, err))
         return -1;
     if (h % n || (g % n && n % g))
         return err_set(err, ERR_FAILED, "%s: %lld ranks for %lld heads and %lld kv heads",
@@ -383,26 +403,11 @@ static int check_zigzag(const struct op_shape *op, struct err *err)
     return op->attributes.zigzag ? check_two_chunks(op, "zigzag", err) : 0;
 }
 
-static int check_slice(const struct op_shape *op, const struct tensor *part, struct err *err)
-{
-    const struct op_attributes *a = &op->attributes;
-
-    if (a->part_rows % a->seq_len)
-        return err_set(err, ERR_FAILED, "%s: part_rows is %lld, wanted a multiple of seq_len %d",
-                       op_name(op->kind), (long long)a->part_rows, a->seq_len);
-    if (a->first < 0 || a->first + part->rows > a->part_rows)
-        return err_set(err, ERR_FAILED, "%s: rows %lld to %lld, wanted of 0 to %lld",
-                       op_name(op->kind), (long long)a->first, (long long)(a->first + part->rows),
-                       (long long)a->part_rows);
-    return 0;
-}
-
 static int check_gathered(const struct op_shape *op, struct err *err)
 {
-    int is_scattered = op->kind == OP_SCATTER_SEQUENCE;
-    const struct tensor *part = is_scattered ? &op->out[OPS_FIRST] : &op->in[OPS_FIRST];
+    bool has_part_in = ops_makes_whole(op->kind);
 
-    return op->attributes.part_rows ? check_slice(op, part, err) : check_sequences(op, part, err);
+    return check_part(op, has_part_in ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST], err);
 }
 
 static int gather_sequence_spread(const struct spread_query *q)

@@ -298,7 +298,8 @@
  *                         rows of the rank's heads. Columns are q heads | k heads | v heads, the
  *                         attributes count x's; g may be 0: q heads alone. h' = h / n; g' = g / n,
  *                         or 1 where n / g neighbouring ranks get one kv head. A sequence has
- *                         seq_len rows in x and n times as many in y, those of rank 0 first
+ *                         seq_len rows in x and n times as many in y, those of rank 0 first. With
+ *                         part_rows, x is a slice of every rank's rows, as below
  *   heads_to_rows       y[n T x (h' + 2 g') e] act -> x[T x (h + 2 g) e] act
  *                         over `axis`: the way back, by the same attributes; a kv head of several
  *                         ranks is their tree sum. Each is the other's gradient
@@ -469,8 +470,9 @@ struct op_attributes {
     int vocab_size;    /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;         /* gather_heads: neighbours that share a kv head */
     int zigzag;        /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
-    int64_t part_rows; /* gather_sequence, scatter_sequence: rows of the rank's whole part, of
-                        * which these are a slice from row `first` on; 0: it is all of it */
+    int64_t part_rows; /* gather_sequence, scatter_sequence, rows_to_heads, heads_to_rows: rows of
+                        * the rank's whole part, of which these are a slice from row `first` on; 0:
+                        * it is all of it */
     int64_t first;     /* of experts, too: of a rank's these many from `first` on (send_rows,
                         * return_rows, and what takes ends); 0: all */
     int experts;
@@ -585,6 +587,13 @@ static inline int ops_key_len(const struct op_shape *op, const struct tensor *qu
  * whole sequences where spans begin with one.
  */
 enum { OPS_KEY_TILE = 64 };
+
+/* Of an op on sequences of which each rank has a part: whether its output is the side with all
+ * ranks' rows; else its input is. */
+static inline bool ops_makes_whole(enum op_kind kind)
+{
+    return kind == OP_GATHER_SEQUENCE || kind == OP_ROWS_TO_HEADS;
+}
 
 static inline int64_t ops_window_rows(int64_t chunk, int window)
 {

@@ -87,7 +87,8 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
 
 static bool slices_by_prices(const struct job *job)
 {
-    return job->parallel.overlap != JOB_OVERLAP_NONE && job_has_overlap(job);
+    return job->parallel.overlap != JOB_OVERLAP_NONE &&
+           (job_has_overlap(job) || job->parallel.cp > 1);
 }
 
 static bool gathers_by_prices(const struct job *job)

@@ -197,6 +197,20 @@ struct slice_options {
 bool slice(struct program *program, int function, const struct slice_options *options);
 
 /*
+ * What slice.c has made of the ops of a function between two that need all rows, or of all of them,
+ * where it was given prices: times of what computes, of what travels, and of both, cut and not cut.
+ */
+struct slice_site {
+    int function, layer; /* of its first collective */
+    int n_slices;        /* 1: it is not cut */
+    bool has_sequences;  /* each slice is whole sequences */
+    bool has_experts;    /* or the rows of some of a rank's experts */
+    bool has_ring;       /* keys go from rank to rank while attention computes: it is not cut */
+    int64_t compute_ns, moved_ns, ns, whole_ns;
+    struct slice_site *next; /* in the order of ops, functions as they were compiled */
+};
+
+/*
  * The functions of a chunk, as indices. If micro-batches have several sizes, each size has its own:
  * chunks[size * n_chunks + chunk], with the same ops in the same order on other numbers of rows,
  * except that a larger size may have more pieces of the head (model.c).

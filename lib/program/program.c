@@ -113,7 +113,9 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return view_of(program, base, offset, rows, cols, stride);
 }
 
-int program_groups(struct program *program, int base, int of, int first, int n, int64_t rows)
+/* Groups first .. first + n - 1, as rows from `row` on. */
+static int view_of_groups(struct program *program, int base, int of, int first, int n, int64_t row,
+                          int64_t rows)
 {
     struct value *whole = &program->values[base];
 
@@ -121,10 +123,21 @@ int program_groups(struct program *program, int base, int of, int first, int n, 
     CHECK(of <= PROGRAM_MAX_PARTS && (!whole->n_groups || whole->n_groups == of));
     CHECK(first >= 0 && n > 0 && first + n <= of);
     whole->n_groups = of;
-    int made = program_view(program, base, 0, rows, whole->cols, whole->stride);
+    int made = program_view(program, base, row * whole->stride, rows, whole->cols, whole->stride);
     program->values[made].group = 1 + first;
     program->values[made].n_groups = n;
     return made;
+}
+
+int program_groups(struct program *program, int base, int of, int first, int n, int64_t rows)
+{
+    return view_of_groups(program, base, of, first, n, 0, rows);
+}
+
+int program_rows_of_group(struct program *program, int base, int of, int group, int64_t row,
+                          int64_t rows)
+{
+    return view_of_groups(program, base, of, group, 1, row, rows);
 }
 
 int program_n_parts(const struct program *program, int base)

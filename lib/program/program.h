@@ -338,18 +338,7 @@ struct page_pool {
     struct paged *tables;
 };
 
-/*
- * What slice.c has made of the ops of a function between two that need all rows, or of all of them,
- * where it was given prices: times of what computes, of what travels, and of both, cut and not cut.
- */
-struct slice_site {
-    int function, layer; /* of its first collective */
-    int n_slices;        /* 1: it is not cut */
-    bool has_sequences;  /* each slice is whole sequences */
-    bool has_experts;    /* or the rows of some of a rank's experts */
-    int64_t compute_ns, moved_ns, ns, whole_ns;
-    struct slice_site *next; /* in the order of ops, functions as they were compiled */
-};
+struct slice_site; /* by slice.c (passes.h) */
 
 struct program {
     struct arena arena;
@@ -402,6 +391,10 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
  * `rows` rows, all that an op may find there. What reads or writes it is given the whole.
  */
 int program_groups(struct program *program, int base, int of, int first, int n, int64_t rows);
+
+/* Of the same, one group whose rows lie together: `rows` of them from `row` on. */
+int program_rows_of_group(struct program *program, int base, int of, int group, int64_t row,
+                          int64_t rows);
 
 /* Rows of the value are tokens: SPREAD_ROWS on each axis that divides tokens. Or sequences: on each
  * of them along which ranks have other sequences. */

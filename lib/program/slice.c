@@ -17,9 +17,10 @@
  * weight's gradient) reads all rows behind the last slice.
  *
  * Keys and values that attention reads are gathered over cp slice by slice, too, behind the product
- * and the rotation of the slice; so are sums of their gradients ahead of the products behind them.
- * Where in all ranks' rows those of a slice are, the op knows: each slice is a group of the
- * gathered value (program.h).
+ * and the rotation of the slice; so are sums of their gradients ahead of the products behind them,
+ * and heads are exchanged for rows behind qkv's product and ahead of attention_out's. Where in all
+ * ranks' rows those of a slice are, the op knows: each slice is a group of the gathered value
+ * (program.h). Products of gathered rows (fastseq) have the groups of each slice as it arrives.
  *
  * What goes to experts on other ranks, and comes back, is cut by experts instead of by rows:
  * slice_experts.c.
@@ -55,11 +56,19 @@ static int64_t rows_for(const struct slicer *s, int n, int unit)
     return (rows + unit - 1) / unit * unit;
 }
 
-/* Each piece of a slice is a group of all rows, and these are not any number. */
+/* Groups of a piece of a slice: the runs that it is for the products of all ranks' rows. */
+static int n_groups(const struct slicer *s, const struct op *op, int64_t rows)
+{
+    bool is_read_joined = s->n_joined > 1 && op->attributes.axis == axes_heads();
+
+    return is_read_joined || slice_is_joined(s, op) ? max_int(1, slice_n_runs(s, rows)) : 1;
+}
+
+/* These are not any number. */
 static bool has_groups(const struct slicer *s, const struct op *op, int64_t rows)
 {
-    return !slice_is_of_sequences(op) ||
-           (s->period + rows - 1) / rows * s->n_pieces <= PROGRAM_MAX_PARTS;
+    return !(slice_is_of_sequences(op) || slice_is_joined(s, op)) ||
+           ceil_div(s->period, rows) * s->n_pieces * n_groups(s, op, rows) <= PROGRAM_MAX_PARTS;
 }
 
 static bool is_cut(const struct slicer *s, const struct op *op, int64_t rows)
@@ -104,7 +113,7 @@ static int end_of_site(const struct slicer *s, int begin)
     while (i < s->function->n_ops) {
         const struct op *op = &s->function->ops[i++];
 
-        if (!order_is_async(op) && !slice_is_cut(s, op, SLICE_ROWS_MIN) &&
+        if (!order_is_async(op) && !slice_is_cut(s, op, s->unit) &&
             !slice_is_between_experts(s, op) && !slice_only_accumulates(s->program, op))
             break;
     }
@@ -119,7 +128,7 @@ static void choose_of_site(struct slicer *s, int begin, int end)
     cut(s, begin, end, s->period, 1);
     least = play(s, begin, end) * (100 - GAIN_MIN) / 100;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        if (!cut(s, begin, end, rows_for(s, counts[i], SLICE_ROWS_MIN), counts[i]))
+        if (!cut(s, begin, end, rows_for(s, counts[i], s->unit), counts[i]))
             continue;
         int64_t ns = play(s, begin, end);
         if (ns < least) {
@@ -127,7 +136,7 @@ static void choose_of_site(struct slicer *s, int begin, int end)
             best = counts[i];
         }
     }
-    cut(s, begin, end, best > 1 ? rows_for(s, best, SLICE_ROWS_MIN) : s->period, best);
+    cut(s, begin, end, best > 1 ? rows_for(s, best, s->unit) : s->period, best);
 }
 
 static bool is_like(const struct slicer *s, int a, int b)
@@ -166,7 +175,7 @@ static void cut_sites(struct slicer *s)
     int n = s->options->n_slices, n_ops = s->function->n_ops;
 
     if (n) {
-        cut(s, 0, n_ops, rows_for(s, n, SLICE_ROWS_MIN), n);
+        cut(s, 0, n_ops, rows_for(s, n, s->unit), n);
         return;
     }
     int begins[2] = { -1, -1 };
@@ -218,8 +227,7 @@ static bool is_cut_collective(const struct slicer *s, int op)
 {
     const struct op *o = &s->function->ops[op];
 
-    return op_is_collective(o->kind) &&
-           (slice_experts(s, o) > 1 || slice_is_cut(s, o, SLICE_ROWS_MIN));
+    return op_is_collective(o->kind) && (slice_experts(s, o) > 1 || slice_is_cut(s, o, s->unit));
 }
 
 static void choose(struct slicer *s)
@@ -248,6 +256,12 @@ static void choose(struct slicer *s)
 
 /* ---- what is said of it ---- */
 
+/* Whether it is an exchange of parts of sequences that stays whole: a ring's, a window's. */
+static bool is_whole_exchange(const struct slicer *s, int op)
+{
+    return s->function->ops[op].stream == STREAM_CP && !is_cut_collective(s, op);
+}
+
 /* like: what was said of a site of the same ops, or NULL. */
 static struct slice_site *record(struct slicer *s, int begin, int end,
                                  const struct slice_site *like)
@@ -264,7 +278,10 @@ static struct slice_site *record(struct slicer *s, int begin, int end,
     site->layer = -1;
     site->n_slices = 1;
     for (int i = end - 1; i >= begin; i--)
-        if (is_cut_collective(s, i)) {
+        if (is_whole_exchange(s, i)) {
+            site->layer = s->function->ops[i].layer;
+            site->has_ring |= s->function->ops[i].kind == OP_ROTATE;
+        } else if (is_cut_collective(s, i)) {
             site->layer = s->function->ops[i].layer;
             site->n_slices = slice_count(s, i);
             site->has_experts = s->slice_rows[i] < 0;
@@ -295,7 +312,7 @@ static void record_sites(struct slicer *s)
 
         end = s->has_sequences ? n : end_of_site(s, begin);
         for (int i = begin; i < end; i++)
-            moves |= is_cut_collective(s, i);
+            moves |= is_cut_collective(s, i) || is_whole_exchange(s, i);
         int like = find_like(s, begins, begin, end);
         const struct slice_site *of_like = like < 0 ? NULL : sites[like == begins[0] ? 0 : 1];
         begins[1] = begins[0];
@@ -351,20 +368,53 @@ static void emit_of_sequences(struct slicer *s, int function, const struct slice
                               int piece)
 {
     struct op op = slice_op(s, task->op, task->slice);
-    bool gathers = op.kind == OP_GATHER_SEQUENCE;
-    int *part = gathers ? &op.in[OPS_FIRST] : &op.out[OPS_FIRST];
-    int *whole = gathers ? &op.out[OPS_FIRST] : &op.in[OPS_FIRST];
+    bool makes_whole = ops_makes_whole(op.kind);
+    int *part = makes_whole ? &op.in[OPS_FIRST] : &op.out[OPS_FIRST];
+    int *whole = makes_whole ? &op.out[OPS_FIRST] : &op.in[OPS_FIRST];
     int64_t rows = slice_n_rows(s, task->op, task->slice);
     int64_t size = s->program->values[*whole].rows / s->program->values[*part].rows;
-    int n = slice_count(s, task->op) * s->n_pieces;
+    int n = n_groups(s, &op, s->slice_rows[task->op]);
 
     op.attributes.part_rows = s->period * s->n_pieces;
     op.attributes.first = piece * s->period + task->slice * s->slice_rows[task->op];
     set_parts(s, *part, s->slice_rows[task->op]);
     *part = view(s, *part, op.attributes.first, rows, false);
-    *whole =
-        program_groups(s->program, *whole, n, task->slice * s->n_pieces + piece, 1, size * rows);
+    *whole = program_groups(s->program, *whole, slice_count(s, task->op) * s->n_pieces * n,
+                            (task->slice * s->n_pieces + piece) * n, n, size * rows);
     program_emit(s->program, function, &op);
+}
+
+/* Rows of a group; where what wrote them has other groups, of all of these. */
+static int rows_of_group(struct slicer *s, int id, int of, int group, struct slice_rows at)
+{
+    const struct value v = s->program->values[id];
+
+    if (v.n_groups && v.n_groups != of)
+        return program_view(s->program, id, at.first * v.stride, at.n, v.cols, v.stride);
+    return program_rows_of_group(s->program, id, of, group, at.first, at.n);
+}
+
+/* An op on rows of several ranks: one for each run. */
+static void emit_joined(struct slicer *s, int function, const struct slice_task *task, int piece)
+{
+    const struct op whole = slice_op(s, task->op, task->slice);
+    int64_t cut_rows = s->slice_rows[task->op], first = piece * s->period + task->slice * cut_rows;
+    int64_t rows = slice_n_rows(s, task->op, task->slice);
+    int n = slice_n_runs(s, cut_rows), of = slice_count(s, task->op) * s->n_pieces * n;
+
+    for (int run = 0; run < n; run++) {
+        struct slice_rows at = slice_run(s, first, rows, run);
+        int group = (task->slice * s->n_pieces + piece) * n + run;
+        struct op op = whole;
+
+        for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+            int *id = k < OPS_MAX_INPUTS ? &op.in[k] : &op.out[k - OPS_MAX_INPUTS];
+
+            if (*id && slice_has_rows(slice_operand_info(&op, k)->rows))
+                *id = rows_of_group(s, *id, of, group, at);
+        }
+        program_emit(s->program, function, &op);
+    }
 }
 
 static void emit_piece(struct slicer *s, int function, const struct slice_task *task, int piece)
@@ -401,6 +451,8 @@ static void emit_task(struct slicer *s, int function, const struct slice_task *t
     for (int piece = 0; piece < slice_n_pieces(s, op); piece++)
         if (slice_is_of_sequences(op))
             emit_of_sequences(s, function, task, piece);
+        else if (slice_is_joined(s, op))
+            emit_joined(s, function, task, piece);
         else
             emit_piece(s, function, task, piece);
 }
@@ -431,9 +483,11 @@ bool slice(struct program *program, int function, const struct slice_options *op
     s.slice_rows = arena_array(&s.arena, int64_t, f->n_ops);
     s.of_base = arena_array(&s.arena, struct slice_access *, program->n_values);
     s.views = arena_array(&s.arena, struct view_entry *, program->n_values);
+    slice_find_joined(&s);
     slice_find_experts(&s);
     if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) &&
-        (tp > 1 || program->mesh.size[axes_keys()] > 1 || s.has_exchange) &&
+        (tp > 1 || program->mesh.size[axes_keys()] > 1 || program->mesh.size[axes_heads()] > 1 ||
+         s.has_exchange) &&
         options->rows % s.n_pieces == 0) {
         choose(&s);
         if (has_prices && !options->is_rerun)

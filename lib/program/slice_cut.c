@@ -72,7 +72,9 @@ int64_t slice_cut_rows(const struct slicer *s, const struct op *op)
             return 0;
         rows = v->rows;
     }
-    return rows == s->period || rows == s->period * s->n_pieces ? rows : 0;
+    bool is_joined = rows == s->period * s->n_pieces * s->n_joined;
+
+    return rows == s->period || rows == s->period * s->n_pieces || is_joined ? rows : 0;
 }
 
 static bool is_dense(const struct program *p, int id)
@@ -80,37 +82,86 @@ static bool is_dense(const struct program *p, int id)
     return p->values[id].stride == p->values[id].cols && !p->values[id].shard_axis;
 }
 
-/* Of a gather or sum of parts of sequences: the operand with a rank's rows, and that with all. */
+/* Of an exchange of parts of sequences: the operand with a rank's rows, and that with all. */
 static int part_of(const struct op *op)
 {
-    return op->kind == OP_GATHER_SEQUENCE ? op->in[OPS_FIRST] : op->out[OPS_FIRST];
+    return ops_makes_whole(op->kind) ? op->in[OPS_FIRST] : op->out[OPS_FIRST];
 }
 
 static int whole_of(const struct op *op)
 {
-    return op->kind == OP_GATHER_SEQUENCE ? op->out[OPS_FIRST] : op->in[OPS_FIRST];
+    return ops_makes_whole(op->kind) ? op->out[OPS_FIRST] : op->in[OPS_FIRST];
+}
+
+static bool joins_sequences(enum op_kind kind)
+{
+    return kind == OP_GATHER_SEQUENCE || kind == OP_SCATTER_SEQUENCE;
 }
 
 bool slice_is_of_sequences(const struct op *op)
 {
-    return op->kind == OP_GATHER_SEQUENCE || op->kind == OP_SCATTER_SEQUENCE;
+    return joins_sequences(op->kind) || op->kind == OP_ROWS_TO_HEADS ||
+           op->kind == OP_HEADS_TO_ROWS;
+}
+
+/* ---- rows of several ranks ---- */
+
+/* Slices of fewer rows would leave products' tiles empty. */
+enum { SLICE_ROWS_MIN = 32 };
+
+void slice_find_joined(struct slicer *s)
+{
+    s->n_joined = 1;
+    s->unit = SLICE_ROWS_MIN;
+    for (int i = 0; i < s->function->n_ops; i++) {
+        const struct op *op = &s->function->ops[i];
+
+        if (!joins_sequences(op->kind) || op->attributes.axis != axes_heads())
+            continue;
+        s->n_joined = mesh_size(&s->program->mesh, axes_heads());
+        s->joined_rows = op->attributes.seq_len;
+    }
+    /* Whole sequences, if a rank has more than one. */
+    if (s->n_joined > 1 && s->period > s->joined_rows)
+        s->unit = (int)round_up(SLICE_ROWS_MIN, s->joined_rows);
+}
+
+bool slice_is_joined(const struct slicer *s, const struct op *op)
+{
+    return s->n_joined > 1 && !op_is_collective(op->kind) &&
+           slice_cut_rows(s, op) == s->period * s->n_pieces * s->n_joined;
+}
+
+int slice_n_runs(const struct slicer *s, int64_t rows)
+{
+    if (s->joined_rows % s->period == 0)
+        return s->n_joined;
+    return s->period % s->joined_rows == 0 && rows % s->joined_rows == 0;
+}
+
+struct slice_rows slice_run(const struct slicer *s, int64_t first, int64_t rows, int k)
+{
+    int64_t sequence = first / s->joined_rows;
+
+    if (s->joined_rows % s->period)
+        return (struct slice_rows){ first * s->n_joined, rows * s->n_joined };
+    return (struct slice_rows){ first + (sequence * (s->n_joined - 1) + k) * s->joined_rows, rows };
 }
 
 int slice_n_pieces(const struct slicer *s, const struct op *op)
 {
-    if (slice_is_of_sequences(op))
+    if (slice_is_of_sequences(op) || slice_is_joined(s, op))
         return s->n_pieces;
     return !op_is_collective(op->kind) && slice_cut_rows(s, op) > s->period ? s->n_pieces : 1;
 }
 
-/* Rows of keys and values: each of a slice's go to their places among all ranks'. */
-static bool is_cut_gather(const struct slicer *s, const struct op *op)
+/* Rows that go from, or to, their places among all ranks': each slice's is a group. */
+static bool is_cut_exchange(const struct slicer *s, const struct op *op)
 {
     const struct value *values = s->program->values, *whole = &values[whole_of(op)];
 
-    return op->attributes.axis == axes_keys() && !op->attributes.part_rows &&
-           values[part_of(op)].rows == s->period * s->n_pieces && !whole->base && !whole->over &&
-           whole->stride == whole->cols;
+    return !op->attributes.part_rows && values[part_of(op)].rows == s->period * s->n_pieces &&
+           !whole->base && !whole->over && whole->stride == whole->cols;
 }
 
 static bool is_cut_collective(const struct slicer *s, const struct op *op)
@@ -136,15 +187,28 @@ static bool reads_numbers(const struct op *op)
            (is_gradient && (op->in[ATTENTION_GRAD_FIRST] || op->in[ATTENTION_GRAD_LAST]));
 }
 
+/* All that has rows of several ranks is in groups. */
+static bool is_cut_joined(const struct slicer *s, const struct op *op, int64_t rows)
+{
+    bool is_cut = slice_n_runs(s, rows) > 0 && !slice_is_split(op);
+
+    for (int k = 0; k < ORDER_N_OPERANDS && is_cut; k++)
+        if (slice_operand(op, k) && slice_has_rows(slice_operand_info(op, k)->rows))
+            is_cut = slice_can_be_groups(s->program, slice_operand(op, k));
+    return is_cut;
+}
+
 bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
 {
     const struct op_info *info = op_info(op->kind);
     int seq_len = s->options->seq_len;
 
-    if (slice_is_of_sequences(op) ? is_cut_gather(s, op) : is_cut_collective(s, op))
+    if (slice_is_of_sequences(op) ? is_cut_exchange(s, op) : is_cut_collective(s, op))
         return true;
     if (!(info->traits & TRAIT_BY_ROWS) || order_is_async(op) || !slice_cut_rows(s, op) ||
         op->attributes.fp8 == FP8_TENSOR)
+        return false;
+    if (slice_is_joined(s, op) && !is_cut_joined(s, op, rows))
         return false;
     if (!(info->attributes & ATTRIBUTE_SEQ_LEN))
         return true;

@@ -73,7 +73,7 @@ static int ends_of(const struct slicer *s, const struct op *op)
     }
 }
 
-static bool can_be_groups(const struct program *p, int id)
+bool slice_can_be_groups(const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
 
@@ -89,7 +89,7 @@ int slice_experts(const struct slicer *s, const struct op *op)
     if (!s->has_exchange || op->attributes.experts)
         return 0;
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-        if (op->out[k] && !can_be_groups(s->program, op->out[k]))
+        if (op->out[k] && !slice_can_be_groups(s->program, op->out[k]))
             return 0;
     if (is_exchange(op->kind))
         return op->attributes.n_experts / mesh_size(&s->program->mesh, op->attributes.axis);

@@ -12,9 +12,6 @@
 
 struct view_entry;
 
-/* Slices of fewer rows would leave products' tiles empty. */
-#define SLICE_ROWS_MIN 32
-
 struct slicer {
     struct program *program;
     const struct function *function;
@@ -22,6 +19,10 @@ struct slicer {
     const struct slice_options *options;
     int64_t period; /* rows of a rank */
     int n_pieces;   /* of all rows: ranks with such rows */
+    int unit;       /* a slice's rows are a multiple of it, but for the last one's */
+    int n_joined; /* ranks whose rows a product reads, gathered over heads (fastseq); 1: none does;
+                       and the rows of a sequence that each has */
+    int64_t joined_rows;
     struct arena arena;
     int64_t *slice_rows; /* by op: rows of the period in a slice; -n: it is cut into n groups of
                             experts; 0: it is not cut */
@@ -51,10 +52,28 @@ static inline bool slice_has_rows(enum dim dim)
 /* Rows of the operands that are cut: all of one number; 0: they are not. */
 int64_t slice_cut_rows(const struct slicer *slicer, const struct op *op);
 
-/* Whether it gathers or sums parts of sequences; of a slice of an op, how many pieces of rows there
- * are, which do not lie together: each is an op. */
+/* Fill n_joined, joined_rows and unit. */
+void slice_find_joined(struct slicer *slicer);
+
+/* Whether it exchanges parts of sequences: gathers, sums, heads for rows; of a slice of an op, how
+ * many pieces of rows there are, which do not lie together: each is an op. */
 bool slice_is_of_sequences(const struct op *op);
 int slice_n_pieces(const struct slicer *slicer, const struct op *op);
+
+/*
+ * Whether the op is on the rows that several ranks have of sequences, joined; and where those of a
+ * slice of so many rows of the period lie among them: in how many runs (0: not cut so), and row and
+ * number of the k-th, of `rows` rows of this rank from `first` on. Of a sequence's rows those of
+ * each rank are a run; of whole sequences, those of all.
+ *
+ *     joined: | rank 0 | rank 1 | rank 0 | rank 1 |      sequences 0 and 1
+ */
+bool slice_is_joined(const struct slicer *slicer, const struct op *op);
+int slice_n_runs(const struct slicer *slicer, int64_t rows);
+struct slice_rows {
+    int64_t first, n;
+};
+struct slice_rows slice_run(const struct slicer *slicer, int64_t first, int64_t rows, int k);
 
 /* Whether an op can be cut into slices of so many rows of the period. */
 bool slice_is_cut(const struct slicer *slicer, const struct op *op, int64_t rows);
@@ -75,6 +94,9 @@ struct op slice_op(const struct slicer *slicer, int op, int slice);
 /* ---- slice_experts.c ---- */
 
 struct slice_task;
+
+/* Whether ops may write and read a value in groups (program.h). */
+bool slice_can_be_groups(const struct program *program, int value);
 
 /* Fill ends, has_exchange. */
 void slice_find_experts(struct slicer *slicer);

@@ -23,6 +23,12 @@ static struct op_shape slice_shape(const struct slicer *s, int op, int slice, in
     }
     int64_t rows = slice_n_rows(s, op, slice);
     *n = slice_n_pieces(s, o);
+    if (slice_is_joined(s, o)) {
+        int n_runs = slice_n_runs(s, s->slice_rows[op]);
+
+        rows = rows * s->n_joined / n_runs;
+        *n *= n_runs;
+    }
     for (int k = 0; k < ORDER_N_OPERANDS; k++) {
         const struct op_operand *info = slice_operand_info(o, k);
         struct tensor *t = k < OPS_MAX_INPUTS ? &shape.in[k] : &shape.out[k - OPS_MAX_INPUTS];

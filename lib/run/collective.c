@@ -389,7 +389,7 @@ static void copy_some(void *context, int64_t first, int64_t n_rows)
 /* The side of a slice that has the rows of all slices. */
 static const struct tensor *all_slices(const struct collective *c)
 {
-    return !c->attributes.part_rows ? NULL : c->kind == OP_GATHER_SEQUENCE ? &c->out : &c->in;
+    return !c->attributes.part_rows ? NULL : ops_makes_whole(c->kind) ? &c->out : &c->in;
 }
 
 /* Of what has all slices, this one's rows. */
@@ -538,7 +538,7 @@ struct collective collective_of(const struct op_shape *shape, struct comm_group 
 
     /* A slice's rows lie among all ranks' rows. */
     if (shape->attributes.part_rows)
-        (shape->kind == OP_GATHER_SEQUENCE ? &c.out : &c.in)->rows =
+        (ops_makes_whole(shape->kind) ? &c.out : &c.in)->rows =
             shape->attributes.part_rows * comm_group_size(group);
     return c;
 }

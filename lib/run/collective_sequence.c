@@ -252,10 +252,22 @@ static void send_heads(const struct collective *c, const struct sequence_parts *
     }
 }
 
+/* A slice's rows, as the rank and the pieces have them: one behind the other. */
+static struct sequence_parts as_one_sequence(const struct sequence_parts *p)
+{
+    struct sequence_parts one = *p;
+
+    if (!p->part_rows)
+        return one;
+    one.sequences = 1;
+    one.rows = p->n_elements / p->cols;
+    return one;
+}
+
 static int step_rows_to_heads(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
-    struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->out);
+    struct sequence_parts p = pieces_of_part(c, &c->out, &c->in), one = as_one_sequence(&p);
     struct exchanged_columns heads = columns_of(&c->attributes, size);
     unsigned char *sent = c->scratch, *received = sent + (size_t)size * p.n_bytes;
 
@@ -264,7 +276,7 @@ static int step_rows_to_heads(const struct collective *c, int step, struct comm_
         return 0;
     }
     for (int kind = 0; kind < heads.n; kind++)
-        send_heads(c, &p, &heads, kind, sent);
+        send_heads(c, &one, &heads, kind, sent);
     *call = (struct comm_call){ COMM_ALL_TO_ALL, sent, p.is_direct ? c->out.data : received,
                                 p.n_bytes, 0 };
     return 1;
@@ -288,18 +300,35 @@ static struct band band_apart(const struct sequence_parts *p, unsigned char *pie
     return band;
 }
 
-/* Every rank's rows, q apart from k and v. */
-static void pack_apart(const struct collective *c, const struct sequence_parts *p,
-                       const struct exchanged_columns *heads, unsigned char *pieces)
+/* Rows of every rank, from row run->at of a slice on or all, q apart from k and v. */
+static void pack_run_apart(const struct collective *c, const struct sequence_parts *p,
+                           const struct exchanged_columns *heads, const struct slice_run *run,
+                           unsigned char *pieces)
 {
     for (int i = 0; i < 2; i++) {
         int64_t at = i ? heads->q : 0, cols = i ? p->cols - heads->q : heads->q;
-        struct band from = band_of(&c->in, 0, at, p->size * p->rows);
+        struct band from = band_of(&c->in, run->row, at, p->size * run->n_rows);
         struct band to = band_apart(p, pieces, heads, at);
 
-        from.apart = p->rows * c->in.stride;
-        copy_bands(c, p, &to, &from, p->rows, cols, p->size);
+        to.data += (size_t)(run->at * to.stride) * p->element_bytes;
+        from.apart = run->apart * c->in.stride;
+        copy_bands(c, p, &to, &from, run->n_rows, cols, p->size);
     }
+}
+
+/* p: of the operands; one: of the pieces. */
+static void pack_apart(const struct collective *c, const struct sequence_parts *p,
+                       const struct sequence_parts *one, const struct exchanged_columns *heads,
+                       unsigned char *pieces)
+{
+    struct slice_run run = { .n_rows = p->rows, .apart = p->rows };
+
+    if (!p->part_rows) {
+        pack_run_apart(c, p, heads, &run, pieces);
+        return;
+    }
+    for (run.n_rows = 0; next_run(p, &run);)
+        pack_run_apart(c, one, heads, &run, pieces);
 }
 
 /* Each head's sum replaces what the first of its ranks sent. */
@@ -337,22 +366,22 @@ static void receive_heads(const struct collective *c, const struct sequence_part
 static int step_heads_to_rows(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
-    struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->in);
+    struct sequence_parts p = pieces_of_part(c, &c->in, &c->out), one = as_one_sequence(&p);
     struct exchanged_columns heads = columns_of(&c->attributes, size);
     unsigned char *received = c->scratch, *sent = received + (size_t)size * p.n_bytes;
 
     if (step == 0) {
         if (heads.n_sharers > 1)
-            pack_apart(c, &p, &heads, sent);
+            pack_apart(c, &p, &one, &heads, sent);
         else
             sent = pack_rows(c, &p, &c->in, sent);
         *call = (struct comm_call){ COMM_ALL_TO_ALL, sent, received, p.n_bytes, 0 };
         return 1;
     }
     if (heads.n_sharers > 1)
-        sum_shared(c, &p, &heads, received);
+        sum_shared(c, &one, &heads, received);
     for (int kind = 0; kind < heads.n; kind++)
-        receive_heads(c, &p, &heads, kind, received);
+        receive_heads(c, &one, &heads, kind, received);
     return 0;
 }
 
@@ -462,9 +491,9 @@ int collective_step_sequence(const struct collective *c, int step, struct comm_c
 
 void collective_each_slice_rows(const struct collective *c, collective_rows_fn each, void *context)
 {
-    bool is_gather = c->kind == OP_GATHER_SEQUENCE;
+    bool is_made = ops_makes_whole(c->kind);
     struct sequence_parts p =
-        pieces_of_part(c, is_gather ? &c->out : &c->in, is_gather ? &c->in : &c->out);
+        pieces_of_part(c, is_made ? &c->out : &c->in, is_made ? &c->in : &c->out);
 
     for (struct slice_run run = { 0 }; next_run(&p, &run);)
         for (int rank = 0; rank < p.size; rank++)
@@ -473,7 +502,7 @@ void collective_each_slice_rows(const struct collective *c, collective_rows_fn e
 
 static struct sequence_parts parts_of_shape(const struct op_shape *shape, int size)
 {
-    bool is_made = shape->kind == OP_ROWS_TO_HEADS || shape->kind == OP_GATHER_SEQUENCE;
+    bool is_made = ops_makes_whole(shape->kind);
     const struct tensor *whole = is_made ? &shape->out[OPS_FIRST] : &shape->in[OPS_FIRST];
     struct sequence_parts p = pieces_of(shape->kind, &shape->attributes, size, whole);
 

@@ -17,10 +17,15 @@ static const struct {
     { "cp: 2, cp_kind: gather, overlap: slices", "", "", NULL, NULL },
     { "cp: 2, cp_kind: gather, overlap: halves", "", "",
       "halves are of whole sequences, and cp 2 cuts them (hint: slices, or auto)", NULL },
-    { "cp: 2, cp_kind: ulysses, overlap: slices", "", "", NULL,
-      "parallel.overlap has no effect: tp and ep are 1, and no keys are gathered over cp" },
+    { "cp: 2, cp_kind: ulysses, overlap: slices", "", "", NULL, NULL },
+    { "cp: 2, cp_kind: fastseq, overlap: slices", "", "", NULL, NULL },
+    { "cp: 2, cp_kind: ring, overlap: slices", "", "", NULL,
+      "parallel.overlap has no effect: tp and ep are 1, and cp exchanges nothing that is cut" },
     { "tp: 2, cp: 2, cp_kind: ring, overlap: slices", "", "", NULL,
-      "parallel.overlap cuts what cp exchanges under cp_kind gather alone: exchanges of a ring are "
+      "parallel.overlap leaves a ring's steps whole: they travel while attention computes the one "
+      "before" },
+    { "cp: 4, cp_kind: {ulysses: 2, gather: 2}, overlap: slices", "", "", NULL,
+      "parallel.overlap cuts exchanges of heads, and leaves the gathers of keys behind them "
       "whole" },
     { "tp: 2, overlap: halves", ", micro_batch: 2", "",
       "halves need 2 sequences of a micro-batch on each tensor-parallel rank, and micro_batch is "

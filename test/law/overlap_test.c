@@ -29,6 +29,11 @@
 /* Keys are gathered; in slices of heads, too: the same bits (context_test). */
 #define GATHER "parallel.cp_kind=gather|"
 #define KEY_SLICES "parallel.cp_slices=2|"
+/* Heads are exchanged for rows; or rows are gathered for the products of a rank's heads: of several
+ * sequences, or of one. */
+#define HEADS "parallel.cp_kind=ulysses|"
+#define FASTSEQ "parallel.cp_kind=fastseq|"
+#define ONE_LONG "model.max_seq_len=128|data.seq_len=128|train.micro_batch=1|train.global_batch=4|"
 
 static const struct {
     const char *model, *dtype;
@@ -63,6 +68,22 @@ static const struct {
     { "gpt2", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("4") },
     { "alibi", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", GATHER, SLICES("2") },
     { "pooled", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("2") },
+    { "llama", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", HEADS, SLICES("2") },
+    { "llama", "fp32", 2, 0, 1, 1, 2, 0, "1f1b", "full", HEADS, SLICES("4") },
+    { "llama", "bf16", 1, 0, 1, 1, 4, 0, "1f1b", "selective", HEADS "data.seq_len=24|",
+      SLICES("2") },
+    { "llama", "bf16", 1, 0, 2, 1, 2, 3, "1f1b", "full", HEADS, SLICES("4") },
+    { "llama", "fp32", 1, 0, 1, 2, 2, 0, "zb-h1", "selective", HEADS ONE_LONG, SLICES("2") },
+    { "normed", "bf16", 1, 0, 2, 1, 2, 2, "1f1b", "none", HEADS, SLICES("4") },
+    { "alibi", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", HEADS, SLICES("2") },
+    { "llama", "bf16", 1, 0, 1, 1, 4, 0, "1f1b", "none",
+      "parallel.cp_kind={ulysses: 2, gather: 2}|data.seq_len=24|", SLICES("2") },
+    { "llama", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", FASTSEQ, SLICES("4") },
+    { "llama", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", FASTSEQ ONE_LONG, SLICES("2") },
+    { "llama-untied", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "full", FASTSEQ ONE_LONG, SLICES("2") },
+    { "llama", "bf16", 1, 0, 2, 1, 2, 1, "1f1b", "selective", FASTSEQ, SLICES("2") },
+    { "llama", "bf16", 1, 0, 1, 2, 2, 0, "zb-h1", "none", FASTSEQ ONE_LONG, SLICES("2") },
+    { "gpt2", "fp32", 1, 0, 2, 1, 2, 3, "1f1b", "none", FASTSEQ, SLICES("2") },
     { "mixture", "bf16", 1, 0, 2, 1, 1, 0, "1f1b", "none", EXPERTS("2"), SLICES("2") },
     { "mixture", "fp32", 1, 0, 4, 1, 1, 1, "1f1b", "full", EXPERTS("4"), SLICES("3") },
     { "mixture", "bf16", 1, 0, 4, 1, 1, 3, "1f1b", "selective", EXPERTS("2"), SLICES("4") },

@@ -200,8 +200,7 @@ static void compress_rows_text(void **state)
     check_compiled(GOLDEN "llama.compress-rows.txt", &options);
 }
 
-/* Two slices of tokens, and two of whole sequences, which attention is cut into as well; and two of
- * the rows of which keys and values are gathered. */
+/* Slices of tokens, of whole sequences, through attention as well, and of what cp exchanges. */
 static void slices_text(void **state)
 {
     static const struct {
@@ -212,6 +211,8 @@ static void slices_text(void **state)
         { GOLDEN "llama.slices-2.txt", OVERLAP_SLICES, AXIS_TP },
         { GOLDEN "llama.halves.txt", OVERLAP_HALVES, AXIS_TP },
         { GOLDEN "llama.slices-cp.txt", OVERLAP_SLICES, AXIS_CP },
+        { GOLDEN "llama.slices-ulysses.txt", OVERLAP_SLICES, AXIS_ULYSSES },
+        { GOLDEN "llama.slices-fastseq.txt", OVERLAP_SLICES, AXIS_ULYSSES },
     };
     struct model_spec spec = tiny_spec("llama");
 
@@ -223,8 +224,8 @@ static void slices_text(void **state)
         options.mesh.size[rows[i].axis] = 2;
         options.sequence_parallel = 1;
         options.micro_batch = 128 / options.seq_len;
-        options.overlap.kind = rows[i].kind;
-        options.overlap.n_slices = 2;
+        options.overlap = (struct slice_options){ .kind = rows[i].kind, .n_slices = 2 };
+        options.fastseq = strstr(rows[i].path, "fastseq") != NULL;
         check_compiled(rows[i].path, &options);
     }
 }

@@ -195,6 +195,8 @@ static int64_t collective_ns(void *context, const struct op_shape *shape)
 
 static int64_t latency;
 
+static bool has_fastseq;
+
 static void compile(struct program *program, enum overlap_kind kind, enum mesh_axis axis)
 {
     static struct model_spec spec;
@@ -204,7 +206,8 @@ static void compile(struct program *program, enum overlap_kind kind, enum mesh_a
     struct compile_train options = tiny_compile(&spec, 1);
     options.mesh.size[axis] = 2;
     options.sequence_parallel = axis == AXIS_TP;
-    options.micro_batch = (axis == AXIS_CP ? 512 : 128) / options.seq_len;
+    options.fastseq = has_fastseq;
+    options.micro_batch = (axis == AXIS_CP || axis == AXIS_ULYSSES ? 512 : 128) / options.seq_len;
     options.overlap.kind = kind;
     options.overlap.n_slices = kind == OVERLAP_AUTO ? 0 : 2;
     options.overlap.times = (struct slice_times){ op_ns, collective_ns, &latency };
@@ -254,6 +257,10 @@ static void missing_slices_are_refused(void **state)
     (void)state;
     refuse_missing_slices(AXIS_TP, 8);
     refuse_missing_slices(AXIS_CP, 4);
+    refuse_missing_slices(AXIS_ULYSSES, 4);
+    has_fastseq = true;
+    refuse_missing_slices(AXIS_ULYSSES, 4);
+    has_fastseq = false;
     refuse_missing_slices(AXIS_EP, 4);
 }
 
@@ -290,6 +297,10 @@ static void chosen_by_prices(void **state)
     (void)state;
     choose_by_prices(AXIS_TP);
     choose_by_prices(AXIS_CP);
+    choose_by_prices(AXIS_ULYSSES);
+    has_fastseq = true;
+    choose_by_prices(AXIS_ULYSSES);
+    has_fastseq = false;
     choose_by_prices(AXIS_EP);
 }
 

@@ -141,12 +141,13 @@ static double sum_of_column(const struct collective_play *p, int i, int64_t row,
 static void check_heads_to_rows(const struct collective_play *p, int i)
 {
     const struct tensor *x = &p->shape.out[0];
+    int64_t first = p->shape.attributes.first;
 
     for (int r = 0; r < p->size; r++)
         for (int64_t t = 0; t < x->rows; t++)
             for (int64_t c = 0; c < x->cols; c++)
                 play_expect(p, r, t * x->stride + c,
-                            sum_of_column(p, i, row_of_all(p->size, r, t), c));
+                            sum_of_column(p, i, row_of_all(p->size, r, first + t), c));
     play_expect_gaps(p);
 }
 
@@ -295,9 +296,11 @@ static void check_slice_scattered(const struct collective_play *p, int64_t first
 static void check_slice_staged(const struct collective_play *p, bool is_back)
 {
     const struct tensor *part = is_back ? &p->shape.out[0] : &p->shape.in[0];
-    size_t row = COLS * sizeof(float), gap = (size_t)(part->stride - COLS) * sizeof(float);
+    const struct tensor *whole = is_back ? &p->shape.in[0] : &p->shape.out[0];
+    size_t row = (size_t)part->cols * sizeof(float);
+    size_t gap = (size_t)(part->stride - part->cols) * sizeof(float);
     size_t part_bytes = (size_t)part->rows * row + (size_t)(part->rows - 1) * gap;
-    size_t rows_bytes = (size_t)(p->size * part->rows) * row;
+    size_t rows_bytes = (size_t)(whole->rows * whole->cols) * sizeof(float);
 
     for (int r = 0; r < p->size; r++)
         assert_int_equal(p->n_staged[r], rows_bytes + part_bytes * (is_back ? 2 : 1));
@@ -341,6 +344,61 @@ static void slices_of_parts(void **state)
                         check_slice(size, sequences, zigzag, first, n, (int)((first + n) % 2));
 }
 
+/* Of all rows, those of other slices are as they were. */
+static void check_slice_of_heads(const struct collective_play *p, int i)
+{
+    const struct tensor *x = &p->shape.in[0], *y = &p->shape.out[0];
+    int64_t n_rows = p->shape.attributes.part_rows, first = p->shape.attributes.first;
+
+    for (int r = 0; r < p->size; r++)
+        for (int from = 0; from < p->size; from++)
+            for (int64_t t = 0; t < n_rows; t++)
+                for (int64_t c = 0; c < y->cols; c++) {
+                    int64_t at = row_of_all(p->size, from, t) * y->stride + c;
+
+                    if (t < first || t >= first + x->rows)
+                        assert_true(isnan(play_get(y->dtype, p->out[r], at)));
+                    else
+                        play_expect(p, r, at,
+                                    element(x, p->before[from], t - first, column_of_all(i, r, c)));
+                }
+}
+
+static void check_exchange_slice(int i, int sequences, int64_t first, int64_t n_rows, int is_staged)
+{
+    for (int is_back = 0; is_back < 2; is_back++) {
+        enum op_kind kind = is_back ? OP_HEADS_TO_ROWS : OP_ROWS_TO_HEADS;
+        struct collective_play p = make_exchange(kind, i, sequences, DTYPE_F32, 0);
+        struct tensor *x = is_back ? &p.shape.out[0] : &p.shape.in[0];
+        struct tensor *y = is_back ? &p.shape.in[0] : &p.shape.out[0];
+
+        p.shape.attributes.part_rows = x->rows;
+        p.shape.attributes.first = first;
+        *x = strided(n_rows, x->cols, 3, DTYPE_F32);
+        y->rows = heads[i].n * n_rows;
+        p.is_staged = is_staged;
+        play_run(&p);
+        if (is_back)
+            check_heads_to_rows(&p, i);
+        else
+            check_slice_of_heads(&p, i);
+        if (is_staged)
+            check_slice_staged(&p, is_back);
+        play_release(&p);
+    }
+}
+
+/* Within a rank's part of a sequence, over the edges of sequences. */
+static void slices_of_heads(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(heads); i++)
+        for (int sequences = 1; sequences <= 3; sequences += 2)
+            for (int64_t first = 0; first < sequences * PART; first += 1 + first / 3)
+                for (int64_t n = 1; first + n <= sequences * PART; n += 1 + n / 3)
+                    check_exchange_slice(i, sequences, first, n, (int)((first + n) % 2));
+}
+
 /* ---- a neighbour's ---- */
 
 static void check_rotation(int size, int peer, enum dtype dtype, struct tensor x, struct tensor y)
@@ -375,9 +433,8 @@ static void rotations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_and_heads),
-        cmocka_unit_test(whole_sequences),
-        cmocka_unit_test(slices_of_parts),
+        cmocka_unit_test(rows_and_heads),  cmocka_unit_test(whole_sequences),
+        cmocka_unit_test(slices_of_parts), cmocka_unit_test(slices_of_heads),
         cmocka_unit_test(rotations),
     };
 

@@ -213,8 +213,7 @@ static void *play_rank(void *argument)
 static int64_t elements_of(const struct collective_play *play, const struct tensor *t)
 {
     const struct op_shape *shape = &play->shape;
-    const struct tensor *whole =
-        shape->kind == OP_SCATTER_SEQUENCE ? &shape->in[0] : &shape->out[0];
+    const struct tensor *whole = ops_makes_whole(shape->kind) ? &shape->out[0] : &shape->in[0];
     int64_t part_rows = shape->attributes.part_rows;
 
     return (part_rows && t == whole ? part_rows * play->size : t->rows) * t->stride;
