@@ -49,6 +49,7 @@ enum away_kind offload_kind_of(const struct value *v)
     case ROLE_MOMENT1:
     case ROLE_MOMENT2:
     case ROLE_EMA:
+    case ROLE_ERROR:
         return AWAY_STATES;
     case ROLE_GRADIENT:
         return AWAY_GRADIENTS;

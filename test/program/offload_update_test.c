@@ -112,6 +112,40 @@ static void test_large_cells_are_cut(void **state)
     program_release(&p);
 }
 
+/* What codecs have lost is away like states: it comes when it is added, and when it is kept. */
+static void test_errors_of_codecs_are_away(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+    struct rank_offload away = { 0 };
+    struct program p;
+    struct err err;
+    int n_errors = 0;
+
+    (void)state;
+    away.cells[AWAY_STATES].bytes = SIZE_MAX;
+    options.offload = &away;
+    options.gradients.codec = (struct codec_choice){ .codec = CODEC_INT8 };
+    if (compile_train(&p, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    check_accepted(&p);
+    for (int i = 0; i < p.n_buckets; i++) {
+        const struct value *v = &p.values[p.buckets[i].errors[0]];
+        int n_brought = 0, n_sent = 0;
+
+        for (int f = 0; f < p.n_functions; f++)
+            for (int k = 0; k < p.functions[f].n_ops; k++) {
+                const struct op *op = &p.functions[f].ops[k];
+
+                n_brought += op->kind == OP_TO_DEVICE && op->in[OPS_FIRST] == v->home;
+                n_sent += op->kind == OP_TO_HOST && op->out[OPS_FIRST] == v->home;
+            }
+        n_errors += v->home && n_brought == 2 && n_sent == 1;
+    }
+    assert_true(n_errors > 0);
+    program_release(&p);
+}
+
 static struct op *first_moved(struct program *p)
 {
     struct function *f = &p->functions[update_of(p)];
@@ -257,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_host_memory_is_of_a_few_ops),
         cmocka_unit_test(test_large_cells_are_cut),
+        cmocka_unit_test(test_errors_of_codecs_are_away),
         cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_operands_are_copied_first),
         cmocka_unit_test(test_what_is_owed_to_a_home),
