@@ -45,6 +45,9 @@ void plan_print_codec(const struct plan *plan, struct str *out)
         str_printf(out, ", and whole sums: %s of gradients, which zero %d alone would shard", sums,
                    job->parallel.zero);
     str_add(out, "\n");
+    if (job->parallel.zero_group && job->parallel.zero_group < job->parallel.dp)
+        str_printf(out, "  sums over the %d groups of %d ranks are not compressed\n",
+                   job->parallel.dp / job->parallel.zero_group, job->parallel.zero_group);
     if (job->parallel.cp > 1)
         str_printf(out, "  sums over cp %d are not compressed\n", job->parallel.cp);
     if (job->parallel.ep > 1)

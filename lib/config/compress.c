@@ -39,22 +39,22 @@ struct codec_choice job_codec(const struct job *job)
                                   .start = start };
 }
 
-/* What its codes cannot carry, or would lose for good. */
-static int check_others(const struct job *job, const char *word, struct err *err)
+/*
+ * What is lost replaces the sums, in fp32, until it is known that the step counts. Sums of bf16
+ * would need memory of their own beside that: 10 bytes an element with the error, where fp32 takes
+ * 8.
+ */
+static int check_dtype(const struct job *job, const char *word, struct err *err)
 {
-    if (job->parallel.zero_group && job->parallel.zero_group < job->parallel.dp)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is %s and zero_group %d of dp %d: sums over groups "
-                       "are not compressed (hint: zero_group: 0, or compress: none)",
-                       place_of(job, "parallel.zero_group"), word, job->parallel.zero_group,
-                       job->parallel.dp);
-    if (job->train.gradient_dtype != DTYPE_F32)
-        return err_set(
-            err, ERR_CONFIG,
-            "%s: parallel.compress is %s and train.gradient_dtype %s: what is lost would "
-            "be rounded (hint: train.gradient_dtype: fp32)",
-            place_of(job, "train.gradient_dtype"), word, dtype_name(job->train.gradient_dtype));
-    return 0;
+    if (job->train.gradient_dtype == DTYPE_F32)
+        return 0;
+    return err_set(
+        err, ERR_CONFIG,
+        "%s: parallel.compress is %s and train.gradient_dtype %s: what is lost is fp32, and takes "
+        "the place of gradients of fp32: those of %s would need more memory, not less (hint: "
+        "train.gradient_dtype: fp32)",
+        place_of(job, "train.gradient_dtype"), word, dtype_name(job->train.gradient_dtype),
+        dtype_name(job->train.gradient_dtype));
 }
 
 /* A key that one codec alone has. */
@@ -145,7 +145,13 @@ static int resolve_activations(struct job *job, struct arena *arena, struct err 
 static void note_axes(struct job *job, struct arena *arena)
 {
     int n_same = job->parallel.dp / job->parallel.ep; /* ranks with the same experts */
+    int group = job->parallel.zero_group;
 
+    if (group && group < job->parallel.dp)
+        job_note(job, arena,
+                 "parallel.compress: codes travel within groups of zero_group %d; their sums are "
+                 "then summed over the %d groups as they are, in fp32",
+                 group, job->parallel.dp / group);
     if (job->parallel.cp > 1)
         job_note(job, arena,
                  "parallel.compress: what the codec sums over dp is then summed over cp %d as it "
@@ -178,14 +184,10 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
                        "each micro-batch over the ranks: as many times the bytes, and no less "
                        "memory, as what is lost is as large as the sums (hint: gradient_sum: late)",
                        place_of(job, "parallel.gradient_sum"), word);
-    if (job->parallel.mode != PARALLEL_MANUAL)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is %s, but parallel.mode is %s: layouts that cannot "
-                       "compress would be searched, too (hint: mode: manual)",
-                       place_of(job, "parallel.mode"), word,
-                       choice_word(parallel_mode_choices, (int)job->parallel.mode));
-    if (check_others(job, word, err))
+    if (check_dtype(job, word, err))
         return -1;
+    if (job->parallel.mode != PARALLEL_MANUAL) /* a layout that is searched may have other ranks */
+        return 0;
     if (job->parallel.compress == CODEC_TOP_K && 2 * ratio_of(job) * (job->parallel.dp - 1) > 1)
         job_note(job, arena,
                  "parallel.compress: topk of %g sends each rank more bytes than no codec, as "

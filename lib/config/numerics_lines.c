@@ -294,6 +294,10 @@ void numerics_print_compress(const struct job *job, struct str *out)
         str_printf(out, " %g", choice.ratio);
     if (choice.codec == CODEC_POWERSGD)
         str_printf(out, " rank %d", choice.rank);
+    /* Each group of ranks has its factors. */
+    if (choice.codec == CODEC_POWERSGD && job->parallel.zero_group &&
+        job->parallel.zero_group < job->parallel.dp)
+        str_printf(out, " group %d", job->parallel.zero_group);
     if (choice.start)
         str_printf(out, " start %lld", (long long)choice.start);
 }

@@ -24,6 +24,7 @@ struct exchanges {
     const struct cluster *cluster;
     struct group_shape groups[2]; /* that shard, or sum: dense parameters, experts */
     bool is_fast, is_early;       /* libraries add; each micro-batch's gradients are summed */
+    bool is_compressed;           /* sums are of a codec, whose bytes are not bounded */
     int zero;
     enum parameter_hold hold;
     bool has_prefetch; /* and gathers some weights once a step */
@@ -38,6 +39,7 @@ static struct exchanges find_exchanges(const struct search *search, const struct
     struct exchanges x = { .cluster = search->request->cluster,
                            .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
                            .is_early = job_gradient_sum(&job, l->zero) == GRADIENT_SUM_EARLY,
+                           .is_compressed = job.parallel.compress != CODEC_NONE,
                            .zero = l->zero,
                            .hold = l->hold,
                            .has_prefetch = search->request->job->parallel.prefetch != 0 };
@@ -68,7 +70,7 @@ static int64_t gather_over_ns(const struct exchanges *x, const struct group_shap
 static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *group,
                            int64_t n_bytes)
 {
-    if (group->n < 2)
+    if (group->n < 2 || x->is_compressed)
         return 0;
     if (x->is_fast)
         return collective_ns(x->cluster, group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,

@@ -21,7 +21,10 @@ static struct error_owner owner_of(const struct program *p, int cell,
 {
     struct error_owner owner = { .n = 1, .is_first = true };
 
-    for (int axis = 0; axis < N_AXES; axis++) {
+    /* Groups of data-parallel ranks, the last axis, first: numbers do not hang on how many. */
+    for (int i = 0; i < N_AXES; i++) {
+        int axis = (i + N_AXES - 1) % N_AXES;
+
         if (p->mesh.size[axis] == 1 || axis == (int)axes_stages())
             continue;
         enum spread spread = p->values[cell].spread[axis];

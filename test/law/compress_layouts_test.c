@@ -71,6 +71,7 @@ static struct law_case case_of(const struct way *w, const char *codec, char *tex
 }
 
 #define EXPERTS "model.n_experts=6|parallel.ep=2"
+#define GROUPS "parallel.zero_group=2"
 
 static const struct way ways[] = {
     { "llama", "bf16", 2, 1, 1, 1, NULL, 2, NULL, false },
@@ -87,6 +88,10 @@ static const struct way ways[] = {
     { "llama", "fp16", 2, 1, 1, 1, NULL, 0, SCALES, false },
     { "llama", "fp16", 4, 1, 2, 1, NULL, 3, SCALES, false },
     { "llama", "fp16", 4, 1, 1, 2, "ulysses", 1, SCALES, false },
+    { "llama", "fp32", 4, 1, 1, 1, NULL, 1, GROUPS, false },
+    { "llama-untied", "bf16", 8, 2, 1, 1, NULL, 3, GROUPS, false },
+    { "llama", "fp16", 8, 1, 1, 2, "gather", 2, GROUPS "|" SCALES, true },
+    { "mixture", "bf16", 8, 1, 1, 1, NULL, 2, GROUPS "|" EXPERTS, false },
     { "llama", "bf16", 2, 1, 1, 1, NULL, 0, NULL, true },
     { "llama-untied", "fp32", 2, 1, 1, 1, NULL, 1, NULL, true },
     { "llama", "bf16", 4, 1, 1, 2, "gather", 3, NULL, true },
@@ -172,6 +177,61 @@ static void ways_are_alike(void **state)
     alike(halves, POWERSGD "0");
 }
 
+/* ---- groups that shard among themselves ---- */
+
+static const struct way four = {
+    .model = "llama", .dtype = "bf16", .n_ranks = 4, .tp = 1, .pp = 1, .cp = 1
+};
+
+/* Codes are of each rank's own, and the sum over groups is a part of the sum over all. */
+static void of_any_groups(const char *codec)
+{
+    char text[256];
+    struct law_case c = case_of(&four, codec, text);
+    struct law_outcome wanted = law_run(&c);
+
+    c.zero = 1;
+    c.zero_group = 2;
+    c.stop_after = 2;
+    c.zero_after = 1 + 0;
+    c.zero_group_after = 1 + 0;
+    law_must_run_alike(&c, &wanted);
+    c.zero = 3;
+    c.zero_group = 0;
+    c.zero_after = 1 + 2;
+    c.zero_group_after = 1 + 2;
+    law_must_run_alike(&c, &wanted);
+}
+
+/* Each group has factors of its own, so that these bits are of groups of so many. */
+static void of_two_groups(const char *codec)
+{
+    char text[256];
+    struct law_case c = case_of(&four, codec, text);
+    uint64_t numerics = law_run(&c).numerics;
+
+    c.zero = 1;
+    c.zero_group = 2;
+    struct law_outcome wanted = law_run(&c);
+    assert_true(wanted.numerics != numerics);
+    c.zero = 3;
+    c.n_ranks *= 2;
+    c.pp = 2;
+    c.stop_after = 3;
+    c.n_ranks_after = 4;
+    c.pp_after = 1;
+    c.zero_after = 1 + 2;
+    law_must_run_alike(&c, &wanted);
+}
+
+static void groups_are_alike(void **state)
+{
+    (void)state;
+    of_any_groups(INT8);
+    of_any_groups(TOP_K "0.1|parallel.compress_start=0");
+    of_two_groups(POWERSGD "0");
+}
+
 /* ---- fp16 ---- */
 
 #define STILL "optimizer.lr=1e-9|"
@@ -210,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(top_k_of_all),
         cmocka_unit_test(ways_are_alike),
+        cmocka_unit_test(groups_are_alike),
         cmocka_unit_test(errors_have_no_scale),
     };
 

@@ -100,6 +100,7 @@ static void make_space(struct fixture *f, int seed)
 {
     static const char *const kinds[] = { "rope", "learned" };
     static const char experts[] = ", n_experts: 8, n_active_experts: 2, expert_ffn_size: 128";
+    static const char *const codecs[] = { "none", "none", "int8", "topk", "none", "powersgd" };
     struct dice dice = { (uint64_t)seed };
     int heads = 1 << (1 + roll(&dice, 3)), n_layers = 2 + roll(&dice, 5);
     int n_ranks = 2 << roll(&dice, seed < MIXTURES ? 3 : 2), tied = roll(&dice, 2);
@@ -108,11 +109,11 @@ static void make_space(struct fixture *f, int seed)
     snprintf(text, sizeof text,
              "{model: {vocab_size: %d, hidden_size: %d, n_layers: %d, n_heads: %d, ffn_size: %d, "
              "max_seq_len: 128, position: %s, tied_embeddings: %s%s},"
-             " data: {train: a, seq_len: 128}, device: cuda, parallel: auto,"
+             " data: {train: a, seq_len: 128}, device: cuda, parallel: {mode: auto, compress: %s},"
              " train: {steps: 10, global_batch: %d, micro_batch: %d, dtype: bf16}}",
              512 << roll(&dice, 4), 32 * heads, n_layers, heads, 128 << roll(&dice, 3),
              kinds[roll(&dice, 2)], tied ? "true" : "false", seed < MIXTURES ? "" : experts,
-             32 << roll(&dice, 3), 1 << roll(&dice, 2));
+             codecs[seed % 6], 32 << roll(&dice, 3), 1 << roll(&dice, 2));
     read_job(f, text);
     make_cluster(f, n_ranks, 2 << roll(&dice, 3), (int64_t)(1 + roll(&dice, 40)) << 20);
     f->request = (struct search_request){
@@ -206,6 +207,7 @@ static struct uneven_found find_uneven(int seed, bool slow_first)
 
     open_fixture(&f);
     make_space(&f, seed);
+    f.job.parallel.compress = CODEC_NONE;
     f.device.memory += (int64_t)seed << 20;
     f.request.keys = (1U << N_LAYOUT_KEYS) - 1;
     f.request.n_rows = 4;
