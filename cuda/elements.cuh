@@ -38,25 +38,33 @@ __global__ void __launch_bounds__(ELEMENT_THREADS)
             f.store(&operands[i], row + i * blockDim.y, col);
 }
 
-/* For each of n_rows x n_cols; whichever of the two grids is longer lies on x. */
-template <typename F>
-static void cuda_elements(struct kernels *kernels, const struct kernel_call *call, F f,
-                          int64_t n_rows, int64_t n_cols)
+/* Whichever of the two grids is longer lies on x. */
+static inline struct cuda_shape elements_shape(int64_t n_rows, int64_t n_packs, int *cols_on_x)
 {
-    int64_t n_packs = ceil_div(n_cols, (int64_t)F::N), across, down;
-    unsigned width = 1;
     struct cuda_shape shape;
-    int cols_on_x;
+    unsigned width = 1;
+    int64_t across, down;
 
     while (width < ELEMENT_THREADS && width < n_packs)
         width *= 2;
     across = ceil_div(n_packs, (int64_t)width);
     down = ceil_div(n_rows, (int64_t)(ELEMENT_THREADS / width * ELEMENT_ROWS));
-    cols_on_x = down <= 65535;
-    shape.grid =
-        cols_on_x ? dim3((unsigned)across, (unsigned)down) : dim3((unsigned)down, (unsigned)across);
+    *cols_on_x = down <= 65535;
+    shape.grid = *cols_on_x ? dim3((unsigned)across, (unsigned)down)
+                            : dim3((unsigned)down, (unsigned)across);
     shape.block = dim3(width, ELEMENT_THREADS / width);
     shape.shared_bytes = 0;
+    return shape;
+}
+
+/* For each of n_rows x n_cols. */
+template <typename F>
+static void cuda_elements(struct kernels *kernels, const struct kernel_call *call, F f,
+                          int64_t n_rows, int64_t n_cols)
+{
+    int cols_on_x;
+    struct cuda_shape shape = elements_shape(n_rows, ceil_div(n_cols, (int64_t)F::N), &cols_on_x);
+
     cuda_launch(kernels, call, shape, elements_kernel<F>, f, n_rows, n_cols, cols_on_x);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/elements.cuh"
+#include "cuda/fp8_rows.cuh"
 
 /* ---- the functions -----------------------------------------------------------------------------
  */
@@ -219,6 +220,106 @@ template <typename X, typename Y, int PACK> struct moved {
     }
 };
 
+/* ---- with codes --------------------------------------------------------------------------------
+ */
+
+/* Which rows are coded: what the function writes at a column, and n_parts - 1 times n_cols behind
+ * it. */
+struct coded_elements {
+    rows_of<bf16> x;
+    fp8_rows coded;
+    int64_t n_rows, n_cols;
+    int n_parts, cols_on_x;
+};
+
+/* The packs of one row that a thread has stored, read again while they are in the caches. */
+template <int N>
+static __device__ __forceinline__ void code_elements(const coded_elements &c, int64_t row,
+                                                     int64_t col)
+{
+    bool is_there = row < c.n_rows && col < c.n_cols;
+    int lanes = min((int)blockDim.x, OPS_FP8_BLOCK / N);
+    uint32_t most = 0;
+
+    for (int part = 0; part < c.n_parts; part++) {
+        int64_t at = part * c.n_cols + col;
+        float x[N] = {};
+
+        if (is_there)
+            load_floats<bf16, N>(c.x.row(row) + at, x);
+        uint32_t size = code_pack<N>(c.coded, row, at, x, is_there ? N : 0, lanes);
+        most = size > most ? size : most;
+    }
+    if (c.coded.codes)
+        return;
+    lanes = min((int)blockDim.x, 32);
+    most = largest_among(most, lanes);
+    if (threadIdx.x % lanes == 0 && is_there)
+        atomicMax((uint32_t *)c.coded.most + row * c.coded.most_stride, most);
+}
+
+/* elements_kernel, but that all threads of a warp stay together. */
+template <typename F>
+static __global__ void __launch_bounds__(ELEMENT_THREADS)
+    coded_elements_kernel(F f, coded_elements c)
+{
+    int64_t across = c.cols_on_x ? blockIdx.x : blockIdx.y;
+    int64_t down = c.cols_on_x ? blockIdx.y : blockIdx.x;
+    int64_t col = (across * blockDim.x + threadIdx.x) * F::N;
+    int64_t row = down * blockDim.y * ELEMENT_ROWS + threadIdx.y;
+    typename F::operands operands[ELEMENT_ROWS];
+
+#pragma unroll
+    for (int i = 0; i < ELEMENT_ROWS; i++)
+        if (row + i * blockDim.y < c.n_rows && col < c.n_cols)
+            f.load(&operands[i], row + i * blockDim.y, col);
+#pragma unroll
+    for (int i = 0; i < ELEMENT_ROWS; i++)
+        if (row + i * blockDim.y < c.n_rows && col < c.n_cols)
+            f.store(&operands[i], row + i * blockDim.y, col);
+#pragma unroll
+    for (int i = 0; i < ELEMENT_ROWS; i++)
+        code_elements<F::N>(c, row + i * blockDim.y, col);
+}
+
+static __global__ void __launch_bounds__(ELEMENT_THREADS)
+    zero_sizes_kernel(float *most, int64_t stride, int64_t n)
+{
+    int64_t row = (int64_t)blockIdx.x * ELEMENT_THREADS + threadIdx.x;
+
+    if (row < n)
+        most[row * stride] = 0;
+}
+
+/* cuda_elements of a function that writes one of N columns, or of n_parts times as many. */
+template <typename F>
+static void launch_elements(struct kernels *kernels, const struct kernel_call *call, F f,
+                            int64_t n_rows, int64_t n_cols)
+{
+    const struct tensor *x = &call->op.out[OPS_FIRST];
+    coded_elements c = {
+        cuda_rows<bf16>(x), cuda_fp8_rows(&call->op), n_rows, n_cols, (int)(x->cols / n_cols), 0
+    };
+    bool has_whole = c.n_parts == 1 || n_cols % OPS_FP8_BLOCK == 0 || !c.coded.codes;
+
+    if (F::N < OPS_FP8_BLOCK / 16 || !c.coded.most || !has_whole) {
+        cuda_elements(kernels, call, f, n_rows, n_cols);
+        if (c.coded.most)
+            cuda_code_rows(kernels, call);
+        return;
+    }
+    if constexpr (F::N == OPS_FP8_BLOCK / 16) {
+        struct cuda_shape shape =
+            elements_shape(n_rows, ceil_div(n_cols, (int64_t)F::N), &c.cols_on_x);
+
+        if (!c.coded.codes)
+            cuda_launch(kernels, call,
+                        cuda_shape_of(ceil_div(n_rows, (int64_t)ELEMENT_THREADS), ELEMENT_THREADS),
+                        zero_sizes_kernel, c.coded.most, c.coded.most_stride, n_rows);
+        cuda_launch(kernels, call, shape, coded_elements_kernel<F>, f, c);
+    }
+}
+
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
@@ -230,6 +331,9 @@ static int is_wide(const struct op_shape *op)
     for (int i = 0; i < 2; i++)
         if (op->in[i].dtype != DTYPE_I32)
             wide = wide && cuda_is_aligned(&op->in[i], 16);
+    int codes = op_info(op->kind)->codes_output - 1;
+    if (codes > 0)
+        wide = wide && cuda_is_aligned(&op->out[codes], 8);
     return wide && cuda_is_aligned(&op->out[OPS_FIRST], 16);
 }
 
@@ -249,13 +353,13 @@ static void activation_run(struct kernels *kernels, const struct kernel_call *ca
 
             switch (call->op.kind) {
             case OP_SWIGLU:
-                return cuda_elements(kernels, call, swiglu<T, N>{ a, y, cols }, rows, cols);
+                return launch_elements(kernels, call, swiglu<T, N>{ a, y, cols }, rows, cols);
             case OP_SWIGLU_GRAD:
-                return cuda_elements(kernels, call, swiglu_grad<T, N>{ a, b, y, f }, rows, f);
+                return launch_elements(kernels, call, swiglu_grad<T, N>{ a, b, y, f }, rows, f);
             case OP_GELU:
-                return cuda_elements(kernels, call, gelu<T, N>{ a, y }, rows, cols);
+                return launch_elements(kernels, call, gelu<T, N>{ a, y }, rows, cols);
             case OP_GELU_GRAD:
-                return cuda_elements(kernels, call, gelu_grad<T, N>{ a, b, y }, rows, cols);
+                return launch_elements(kernels, call, gelu_grad<T, N>{ a, b, y }, rows, cols);
             default:
                 return cuda_elements(kernels, call, scaled<T, N>{ a, y, factor }, rows, cols);
             }

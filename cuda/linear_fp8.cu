@@ -36,6 +36,18 @@ static __global__ void __launch_bounds__(SIDE)
         *r.scales = e4m3_scale(__float_as_uint(*most));
 }
 
+/* Of lines that are the rows of `most` [rows x blocks], and of those behind them, which are zeros. */
+static __global__ void __launch_bounds__(COPY_THREADS)
+    line_scales_kernel(rounding r, const float *most, int64_t stride)
+{
+    int64_t i = (int64_t)blockIdx.x * COPY_THREADS + threadIdx.x;
+    int64_t block = i / r.scale_stride, line = i - block * r.scale_stride;
+
+    if (block * SIDE >= r.k)
+        return;
+    r.scales[i] = line < r.rows ? e4m3_scale(__float_as_uint(most[line * stride + block])) : 0.0f;
+}
+
 static __global__ void __launch_bounds__(SIDE) measure_kernel(rounding r)
 {
     __shared__ rounding_shared shared;
@@ -95,7 +107,7 @@ static rounding rounding_of(const struct op_shape *op, int input, char *scratch)
     r.n_across = ceil_div(x->cols, (int64_t)SIDE);
     r.lines = o.lines;
     r.k = o.k;
-    r.codes = (uint8_t *)scratch;
+    r.codes = o.is_there ? (uint8_t *)x->data : (uint8_t *)scratch;
     r.scales = (float *)(scratch + o.code_bytes);
     r.scale_stride = o.is_square ? round_up(o.k / SIDE, (int64_t)4) : o.lines;
     r.most = (uint32_t *)(scratch + o.code_bytes + o.scale_bytes);
@@ -117,6 +129,22 @@ static void find_one_scale(struct kernels *kernels, const struct kernel_call *ca
     cuda_launch(kernels, call, cuda_shape_of(1, COMBINE_THREADS),
                 r.is_e5m2 ? combine_kernel<COMBINE_E5M2_SCALE> : combine_kernel<COMBINE_E4M3_SCALE>,
                 found, r.scales);
+}
+
+/* Rows that what made them has rounded. */
+static void place_rows(struct kernels *kernels, const struct kernel_call *call, int input,
+                       const rounding &r)
+{
+    const struct tensor *x = &call->op.in[input],
+                        *most = &call->op.in[ops_fp8_most(call->op.kind, input)];
+    int64_t n_scales = r.k / SIDE * r.scale_stride;
+
+    if (!gpu_fp8_operand_of(&call->op, input).is_there)
+        cuda_launch(kernels, call, cuda_shape_of(n_tiles(x), SIDE),
+                    place_kernel<false, ROUND_LINES>, r, (const uint8_t *)x->data,
+                    (const float *)NULL);
+    cuda_launch(kernels, call, cuda_shape_of(ceil_div(n_scales, COPY_THREADS), COPY_THREADS),
+                line_scales_kernel, r, (const float *)most->data, most->stride);
 }
 
 template <bool IS_TRANSPOSED>
@@ -143,7 +171,9 @@ static void round_lines(struct kernels *kernels, const struct kernel_call *call,
     const struct tensor *x = &call->op.in[input];
     struct cuda_shape shape = cuda_shape_of(n_tiles(x), SIDE);
 
-    if (x->dtype == DTYPE_U8) {
+    if (x->dtype == DTYPE_U8 && input != LINEAR_W) {
+        place_rows(kernels, call, input, r);
+    } else if (x->dtype == DTYPE_U8) {
         place_codes<IS_TRANSPOSED>(kernels, call, input, r);
     } else if (call->op.attributes.fp8 == FP8_TENSOR) {
         find_one_scale(kernels, call, input, r);

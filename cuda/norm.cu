@@ -9,8 +9,8 @@
  * Which thread has which columns follows from d and y's dtype: with and without delta, and however
  * operands lie, the bits are the same.
  */
+#include "cuda/fp8_rows.cuh"
 #include "cuda/norm.cuh"
-#include "cuda/rows.cuh"
 
 enum { N_THREADS_MIN = 128, N_ELEMENTS = 32 /* of a thread */, LANES_MAX = 512 };
 
@@ -22,6 +22,7 @@ template <typename T, typename R> struct norm_rows {
     rows_of<T> y;
     rows_of<float> mean; /* absent: RMSNorm */
     rows_of<float> rstd;
+    fp8_rows coded;
     int64_t n_rows, d;
     float eps;
 };
@@ -38,11 +39,11 @@ static __device__ __forceinline__ float add_squares(float squares, const float *
     return squares;
 }
 
-/* A pack of y out of x. */
-template <typename T, typename R, int N, int WIDE>
-static __device__ __forceinline__ void put_normed(const norm_rows<T, R> &n, int64_t row,
-                                                  int64_t col, const float *x, float mean,
-                                                  float rstd)
+/* A pack of y out of x; if y is coded (fp8_rows.cuh), the bits of its largest element. */
+template <typename T, typename R, int N, int WIDE, int CODED>
+static __device__ __forceinline__ uint32_t put_normed(const norm_rows<T, R> &n, int64_t row,
+                                                      int64_t col, const float *x, float mean,
+                                                      float rstd)
 {
     float w[N], b[N], y[N];
 
@@ -53,6 +54,9 @@ static __device__ __forceinline__ void put_normed(const norm_rows<T, R> &n, int6
     for (int i = 0; i < N; i++)
         y[i] = n.b ? fmaf((x[i] - mean) * rstd, w[i], b[i]) : (x[i] - mean) * rstd * w[i];
     store_row_floats<T, N, WIDE>(n.y.row(row) + col, n.d - col, y);
+    if constexpr (CODED)
+        return code_unrounded<T, N>(n.coded, row, col, y, n.d - col, OPS_FP8_BLOCK / N);
+    return 0;
 }
 
 /* The row's packs of a thread: x + delta as it is stored. Loads come before stores, as the
@@ -89,12 +93,14 @@ static __device__ __forceinline__ void get_row(const norm_rows<T, R> &n, int64_t
     }
 }
 
-template <typename T, typename R, int N, int WIDE, int LANES>
+template <typename T, typename R, int N, int WIDE, int LANES, int CODED>
 __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
     norm_kernel(norm_rows<T, R> n)
 {
     enum { N_PACKS = N_ELEMENTS / N };
     __shared__ float shared[2][32];
+    __shared__ uint32_t sizes[CODED ? 32 : 1];
+    uint32_t most = 0;
     int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / LANES;
     int lane = (int)threadIdx.x % LANES;
     float x[N_PACKS][N], mean = 0.0f, rstd;
@@ -122,8 +128,14 @@ __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
     row_sums<LANES>(squares, shared[1]);
     rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
 #pragma unroll
-    for (int p = 0; p < N_PACKS; p++)
-        put_normed<T, R, N, WIDE>(n, row, (int64_t)(p * LANES + lane) * N, x[p], mean, rstd);
+    for (int p = 0; p < N_PACKS; p++) {
+        uint32_t size = put_normed<T, R, N, WIDE, CODED>(n, row, (int64_t)(p * LANES + lane) * N,
+                                                         x[p], mean, rstd);
+
+        most = size > most ? size : most;
+    }
+    if (CODED)
+        put_largest<LANES>(n.coded, row, most, sizes);
     if (!lane) {
         *n.rstd.row(row) = rstd;
         if (n.mean.at)
@@ -160,7 +172,7 @@ __global__ void __launch_bounds__(LANES_MAX) norm_long_kernel(norm_rows<T, R> n)
     rstd = 1.0f / sqrtf(squares[0] / (float)n.d + n.eps);
     for (int64_t col = begin; col < n.d; col += step) {
         load_row_floats<R, N, WIDE>(from + col, n.d - col, x[0]);
-        put_normed<T, R, N, WIDE>(n, row, col, x[0], mean, rstd);
+        put_normed<T, R, N, WIDE, 0>(n, row, col, x[0], mean, rstd);
     }
     if (!threadIdx.x) {
         *n.rstd.row(row) = rstd;
@@ -178,8 +190,24 @@ static void launch_lanes(struct kernels *kernels, const struct kernel_call *call
 {
     enum { N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
 
-    cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows * LANES, N_THREADS), N_THREADS),
-                norm_kernel<T, R, N, WIDE, LANES>, n);
+    struct cuda_shape shape = cuda_shape_of(ceil_div(n.n_rows * LANES, N_THREADS), N_THREADS);
+
+    if constexpr (WIDE && std::is_same<T, bf16>::value)
+        if (n.coded.most)
+            return cuda_launch(kernels, call, shape, norm_kernel<T, R, N, WIDE, LANES, 1>, n);
+    cuda_launch(kernels, call, shape, norm_kernel<T, R, N, WIDE, LANES, 0>, n);
+    if (n.coded.most)
+        cuda_code_rows(kernels, call);
+}
+
+template <typename T, typename R, int N, int WIDE>
+static void launch_long(struct kernels *kernels, const struct kernel_call *call,
+                        const norm_rows<T, R> &n)
+{
+    cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LANES_MAX), norm_long_kernel<T, R, N, WIDE>,
+                n);
+    if (n.coded.most)
+        cuda_code_rows(kernels, call);
 }
 
 template <typename T, typename R, int WIDE>
@@ -197,18 +225,17 @@ static void launch(struct kernels *kernels, const struct kernel_call *call,
     else if (n.d <= LANES_MAX * N_ELEMENTS)
         launch_lanes<T, R, N, WIDE, LANES_MAX>(kernels, call, n);
     else
-        cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LANES_MAX),
-                    norm_long_kernel<T, R, N, WIDE>, n);
+        launch_long<T, R, N, WIDE>(kernels, call, n);
 }
 
 static int is_wide(const struct op_shape *op)
 {
-    int wide = 1;
+    int wide = 1, codes = op_info(op->kind)->codes_output - 1;
 
     for (int i = 0; i < 4; i++)
         wide = wide && (op->in[i].cols == 1 || cuda_is_aligned(&op->in[i], 16)) &&
-               (op->out[i].cols == 1 || cuda_is_aligned(&op->out[i], 16));
-    return wide && op->in[RMSNORM_X].cols > 1;
+               (i >= codes || op->out[i].cols == 1 || cuda_is_aligned(&op->out[i], 16));
+    return wide && op->in[RMSNORM_X].cols > 1 && cuda_is_aligned(&op->out[codes], 8);
 }
 
 static void norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -235,6 +262,7 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
                               }
                               if (layer)
                                   n.mean = cuda_rows<float>(&op->out[LAYERNORM_MEAN]);
+                              n.coded = cuda_fp8_rows(op);
                               n.n_rows = op->in[RMSNORM_X].rows;
                               n.d = op->in[RMSNORM_X].cols;
                               n.eps = (float)op->attributes.eps;

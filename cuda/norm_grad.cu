@@ -12,8 +12,8 @@
  * multiprocessor of the largest GPUs.
  */
 #include "cuda/column_sums.cuh"
+#include "cuda/fp8_rows.cuh"
 #include "cuda/norm.cuh"
-#include "cuda/rows.cuh"
 
 enum {
     N_THREADS_MIN = 128,
@@ -30,6 +30,7 @@ template <typename T, typename R> struct norm_grad {
     rows_of<float> mean, rstd;
     const float *w;
     rows_of<T> copy; /* of dx; absent: at is NULL */
+    fp8_rows coded;  /* dx or, where there is one, its copy */
     float *dw, *db;  /* partial sums, [blocks x d]; NULL where absent */
     int64_t n_rows, d, rows_a_block;
 };
@@ -52,16 +53,17 @@ static __device__ __forceinline__ void add_dots(float (&sums)[2], const float *d
     }
 }
 
-/* A pack of dx, and of its copy. */
-template <typename T, typename R, int N, int WIDE>
-static __device__ __forceinline__ void put_dx(const norm_grad<T, R> &n, int64_t row, int64_t col,
-                                              const float *dy, const float *xhat, const float *w,
-                                              const float *add, float rstd, const float (&means)[2])
+/* A pack of dx, and of its copy; if it is coded, the bits of its largest element. */
+template <typename T, typename R, int N, int WIDE, int CODED>
+static __device__ __forceinline__ uint32_t put_dx(const norm_grad<T, R> &n, int64_t row,
+                                                  int64_t col, const float *dy, const float *xhat,
+                                                  const float *w, const float *add, float rstd,
+                                                  const float (&means)[2])
 {
     float dx[N];
 
     if (!n.dx.at)
-        return;
+        return 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float own = rstd * (fmaf(-xhat[i], means[0], dy[i] * w[i]) - means[1]);
@@ -71,6 +73,9 @@ static __device__ __forceinline__ void put_dx(const norm_grad<T, R> &n, int64_t 
     store_row_floats<R, N, WIDE>(n.dx.row(row) + col, n.d - col, dx);
     if (n.copy.at)
         store_row_floats<T, N, WIDE>(n.copy.row(row) + col, n.d - col, dx);
+    if constexpr (CODED)
+        return code_unrounded<T, N>(n.coded, row, col, dx, n.d - col, OPS_FP8_BLOCK / N);
+    return 0;
 }
 
 /* ---- rows that a block holds -------------------------------------------------------------------
@@ -105,13 +110,14 @@ static __device__ __forceinline__ void get_row(const norm_grad<T, R> &n, int64_t
             r->xhat[p][i] = (r->xhat[p][i] - mean) * r->rstd;
 }
 
-template <typename T, typename R, int N, int WIDE, int LANES, int LAYER, int N_PACKS>
+template <typename T, typename R, int N, int WIDE, int LANES, int LAYER, int CODED, int N_PACKS>
 static __device__ __forceinline__ void row_grad(const norm_grad<T, R> &n, int64_t row, int lane,
-                                                float *shared, float (&dw)[N_PACKS][N],
-                                                float (&db)[N_PACKS][N])
+                                                float *shared, uint32_t *sizes,
+                                                float (&dw)[N_PACKS][N], float (&db)[N_PACKS][N])
 {
     grad_row<N, N_PACKS> r;
     float w[N], sums[2] = { 0.0f, 0.0f };
+    uint32_t most = 0;
 
     get_row<T, R, N, WIDE, LANES, LAYER>(n, row, lane, &r);
 #pragma unroll
@@ -129,7 +135,9 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T, R> &n, int64_
         int64_t col = (int64_t)(p * LANES + lane) * N;
 
         load_constants<N, WIDE>(n.w + col, n.d - col, w);
-        put_dx<T, R, N, WIDE>(n, row, col, r.dy[p], r.xhat[p], w, r.add[p], r.rstd, sums);
+        uint32_t size = put_dx<T, R, N, WIDE, CODED>(n, row, col, r.dy[p], r.xhat[p], w, r.add[p],
+                                                     r.rstd, sums);
+        most = size > most ? size : most;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             dw[p][i] = fmaf(r.dy[p][i], r.xhat[p][i], dw[p][i]);
@@ -137,6 +145,8 @@ static __device__ __forceinline__ void row_grad(const norm_grad<T, R> &n, int64_
                 db[p][i] += r.dy[p][i];
         }
     }
+    if (CODED)
+        put_largest<LANES>(n.coded, row, most, sizes);
 }
 
 /* The block's sums to its row of `partial`: those of its warps are added in order where each had
@@ -171,19 +181,21 @@ static __device__ __forceinline__ void put_partial(float *partial, int64_t d,
     }
 }
 
-template <typename T, typename R, int N, int WIDE, int LANES, int LAYER>
+template <typename T, typename R, int N, int WIDE, int LANES, int LAYER, int CODED>
 __global__ void __launch_bounds__(LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES)
     norm_grad_kernel(norm_grad<T, R> n)
 {
     enum { N_PACKS = N_ELEMENTS / N };
     __shared__ float shared[2][2 * 32]; /* in turns, so that a row has one __syncthreads */
+    __shared__ uint32_t sizes[2][CODED ? 32 : 1];
     int lane = (int)threadIdx.x % LANES, at_once = (int)blockDim.x / LANES, turn = 0;
     int64_t row = (int64_t)blockIdx.x * n.rows_a_block, end = row + n.rows_a_block;
     float dw[N_PACKS][N] = {}, db[N_PACKS][N] = {};
 
     end = end < n.n_rows ? end : n.n_rows;
     for (row += threadIdx.x / LANES; row < end; row += at_once, turn ^= 1)
-        row_grad<T, R, N, WIDE, LANES, LAYER>(n, row, lane, shared[turn], dw, db);
+        row_grad<T, R, N, WIDE, LANES, LAYER, CODED>(n, row, lane, shared[turn], sizes[turn], dw,
+                                                     db);
     put_partial<N, WIDE, LANES>(n.dw, n.d, dw);
     if (LAYER)
         put_partial<N, WIDE, LANES>(n.db, n.d, db);
@@ -211,7 +223,7 @@ __global__ void __launch_bounds__(LONG_LANES) norm_grad_long_kernel(norm_grad<T,
             for (int i = 0; i < N; i++)
                 xhat[i] = (xhat[i] - mean) * rstd;
             if (turn)
-                put_dx<T, R, N, WIDE>(n, row, col, dy, xhat, w, add, rstd, sums);
+                put_dx<T, R, N, WIDE, 0>(n, row, col, dy, xhat, w, add, rstd, sums);
             else
                 add_dots<N>(sums, dy, xhat, w);
         }
@@ -250,16 +262,28 @@ __global__ void __launch_bounds__(N_THREADS_MIN) norm_grad_columns_kernel(norm_g
 /* ---- launching ---------------------------------------------------------------------------------
  */
 
-template <typename T, typename R, int WIDE, int LANES>
-static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
+template <typename T, typename R, int WIDE, int LANES, int CODED>
+static void launch_coded(struct kernels *kernels, const struct kernel_call *call,
                          const norm_grad<T, R> &n)
 {
     enum { N = 16 / sizeof(T), N_THREADS = LANES < N_THREADS_MIN ? N_THREADS_MIN : LANES };
 
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(n.n_rows, n.rows_a_block), N_THREADS),
-                n.mean.at ? norm_grad_kernel<T, R, N, WIDE, LANES, 1>
-                          : norm_grad_kernel<T, R, N, WIDE, LANES, 0>,
+                n.mean.at ? norm_grad_kernel<T, R, N, WIDE, LANES, 1, CODED>
+                          : norm_grad_kernel<T, R, N, WIDE, LANES, 0, CODED>,
                 n);
+}
+
+template <typename T, typename R, int WIDE, int LANES>
+static void launch_lanes(struct kernels *kernels, const struct kernel_call *call,
+                         const norm_grad<T, R> &n)
+{
+    if constexpr (WIDE && std::is_same<T, bf16>::value)
+        if (n.coded.most)
+            return launch_coded<T, R, WIDE, LANES, 1>(kernels, call, n);
+    launch_coded<T, R, WIDE, LANES, 0>(kernels, call, n);
+    if (n.coded.most)
+        cuda_code_rows(kernels, call);
 }
 
 template <typename T, typename R, int WIDE>
@@ -279,6 +303,8 @@ static void launch(struct kernels *kernels, const struct kernel_call *call,
     if (n.dx.at)
         cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LONG_LANES),
                     norm_grad_long_kernel<T, R, N, WIDE>, n);
+    if (n.coded.most)
+        cuda_code_rows(kernels, call);
     if (n.dw || n.db)
         cuda_launch(kernels, call,
                     cuda_shape_of_rows(ceil_div(n.n_rows, n.rows_a_block), n.d, N_THREADS_MIN, 1),
@@ -292,7 +318,8 @@ static int is_wide(const struct op_shape *op, int layer)
            cuda_is_aligned(&op->in[RMSNORM_GRAD_W], 16) &&
            cuda_is_aligned(&op->in[RMSNORM_GRAD_ADD + layer], 16) &&
            cuda_is_aligned(&op->out[RMSNORM_GRAD_DX], 16) &&
-           cuda_is_aligned(&op->out[RMSNORM_GRAD_COPY + layer], 16);
+           cuda_is_aligned(&op->out[RMSNORM_GRAD_COPY + layer], 16) &&
+           cuda_is_aligned(&op->out[RMSNORM_GRAD_CODES + layer], 8);
 }
 
 static void norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -325,6 +352,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
                               n.add = cuda_rows<R>(&op->in[RMSNORM_GRAD_ADD + layer]);
                               n.dx = cuda_rows<R>(&op->out[RMSNORM_GRAD_DX]);
                               n.copy = cuda_rows<T>(&op->out[RMSNORM_GRAD_COPY + layer]);
+                              n.coded = cuda_fp8_rows(op);
                               n.dw = dw;
                               n.db = db;
                               n.n_rows = op->in[RMSNORM_GRAD_DY].rows;

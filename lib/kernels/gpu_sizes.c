@@ -82,7 +82,9 @@ struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input)
     int64_t n_scales = has_one       ? 1
                        : o.is_square ? ceil_div(o.lines, OPS_FP8_BLOCK) * round_up(n_blocks, 4)
                                      : o.lines * n_blocks;
-    o.code_bytes = align_up((size_t)(o.lines * o.k), GPU_PRODUCT_ALIGNMENT);
+    o.is_there = !is_weight && x->dtype == DTYPE_U8 && o.lines == x->rows && o.k == x->cols &&
+                 (x->rows == 1 || x->stride == 0 || x->stride == x->cols);
+    o.code_bytes = o.is_there ? 0 : align_up((size_t)(o.lines * o.k), GPU_PRODUCT_ALIGNMENT);
     o.scale_bytes = align_up((size_t)n_scales * sizeof(float), GPU_PRODUCT_ALIGNMENT);
     o.all_bytes = o.code_bytes + o.scale_bytes;
     if (has_one)

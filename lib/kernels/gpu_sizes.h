@@ -73,12 +73,14 @@ struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op);
 /*
  * An operand of a product of e4m3 as the library wants it, in scratch: lines (rows of the one, of
  * the other columns of the result) that lie along k, which is padded with zeros to whole blocks.
- * Where each line has scales, lines are a multiple of 8, the last ones maybe of zeros.
+ * Where each line has scales, lines are a multiple of 8, the last ones maybe of zeros. Rows of
+ * codes that are so are read where they are.
  */
 struct gpu_fp8_operand {
     int64_t lines, k;                          /* padded */
     bool is_transposed;                        /* lines are the tensor's columns */
     bool is_square;                            /* blocks of 128 lines have a scale, not each line */
+    bool is_there;                             /* codes need no copy: code_bytes is 0 */
     size_t code_bytes, scale_bytes, all_bytes; /* all: and what tiles have found, if there is one
                                                   scale */
 };

@@ -185,7 +185,14 @@ static void overlap_chunk(struct compiling *c, int chunk)
 static void scale_chunk(struct compiling *c, int chunk)
 {
     if (c->options->fp8.recipe == FP8_TENSOR)
-        fp8_scales(c->program, &c->functions[chunk], c->options->fp8.by_product);
+        fp8_scales(c->program, &c->functions[chunk], c->options->fp8.by_product,
+                   !c->options->no_fuse);
+}
+
+static void code_chunk(struct compiling *c, int chunk)
+{
+    if (c->options->fp8.recipe == FP8_BLOCKWISE && !c->options->no_fuse)
+        fp8_codes(c->program, &c->functions[chunk]);
 }
 
 static void send_gradient(struct compiling *c, int chunk)
@@ -232,6 +239,7 @@ static const struct {
     { "page_rows", page_chunk },
     { "overlap_collectives", overlap_chunk },
     { "fp8_scales", scale_chunk },
+    { "fp8_codes", code_chunk },
     { "send_gradient", send_gradient },
 };
 

@@ -254,7 +254,11 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
         wanted = dtype == DTYPE_F32 || (int)dtype == s->act ? NULL : "fp32 or its input's dtype";
         break;
     case TYPE_ACT_OR_U8:
-        wanted = dtype == DTYPE_U8 || (int)dtype == s->act ? NULL : "u8 or its input's dtype";
+        wanted = dtype == DTYPE_U8 || s->act == UNBOUND || (int)dtype == s->act
+                     ? NULL
+                     : "u8 or its input's dtype";
+        if (dtype != DTYPE_U8)
+            s->act = (int)dtype;
         break;
     case TYPE_ANY:
         wanted = s->act == UNBOUND || (int)dtype == s->act ? NULL : dtype_name((enum dtype)s->act);
@@ -312,6 +316,39 @@ int check_rows(const struct op_shape *op, int input, int64_t rows, struct err *e
                    (long long)rows, (long long)t->cols);
 }
 
+int ops_rounded_output(const struct op_shape *op)
+{
+    int given[OPS_MAX_OUTPUTS];
+
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        given[k] = tensor_given(&op->out[k]);
+    return op_rounded_output(op_info(op->kind), given);
+}
+
+/* Codes, and what their scales are made of (op_info.h). */
+static int check_codes(const struct op_shape *op, struct err *err)
+{
+    const struct op_info *info = op_info(op->kind);
+    int codes = info->codes_output - 1, rounded = ops_rounded_output(op);
+    const struct tensor *most = &op->out[codes + 1], *x = &op->out[rounded];
+    bool has_codes = tensor_given(&op->out[codes]);
+    int64_t n = has_codes ? (x->cols + OPS_FP8_BLOCK - 1) / OPS_FP8_BLOCK : 1;
+
+    if (!tensor_given(most) && !has_codes)
+        return 0;
+    if (!tensor_given(most) || !tensor_given(x))
+        return err_set(err, ERR_FAILED, "%s: %s is missing, with codes", info->name,
+                       info->outputs[tensor_given(x) ? codes + 1 : rounded].name);
+    if (x->dtype != DTYPE_BF16)
+        return err_set(err, ERR_FAILED, "%s: %s is %s, wanted bf16, with codes", info->name,
+                       info->outputs[rounded].name, dtype_name(x->dtype));
+    if (most->cols != n)
+        return err_set(err, ERR_FAILED, "%s: most is [%lld x %lld], wanted [%lld x %lld]",
+                       info->name, (long long)most->rows, (long long)most->cols, (long long)x->rows,
+                       (long long)n);
+    return 0;
+}
+
 /* What no single operand can say. */
 static int check_whole(const struct solver *s)
 {
@@ -329,6 +366,8 @@ static int check_whole(const struct solver *s)
         if (tensor_given(&op->out[i]))
             return err_set(s->err, ERR_FAILED, "%s: has an output %d, wanted %d in all", name,
                            i + 1, s->info->n_outputs);
+    if (s->info->codes_output && check_codes(op, s->err))
+        return -1;
     return s->info->check ? s->info->check(op, s->err) : 0;
 }
 

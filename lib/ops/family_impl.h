@@ -36,6 +36,11 @@ OP_FAMILIES(DECLARE)
 /* A set of inputs. */
 #define IN(input) (1u << (input))
 
+/* The outputs of a row's codes_output, of columns as the output that is rounded. */
+#define CODED(kind, columns) \
+    [kind##_CODES] = { "codes", DIM_T, columns, TYPE_U8, OPERAND_OPTIONAL }, \
+    [kind##_MOST] = { "most", DIM_T, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL }
+
 /*
  * For a row's check: an input whose rows the dimensions do not say (DIM_FREE) has so many, if it is
  * given. Returns 0, or -1 and ERR_FAILED.

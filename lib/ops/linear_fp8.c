@@ -2,8 +2,9 @@
  * linear_fp8.c - products with a weight whose operands are rounded to e4m3 (fp8_recipe.h), and
  * their gradients
  *
- * Operands come as bf16, and each op rounds its own: what is rounded is what other ops have stored,
- * so no bit depends on what is kept, recomputed, gathered or sliced. Blocks lie within a row in the
+ * Operands come as bf16, and each op rounds its own, or as codes that were made of what is stored
+ * as bf16 (codes_output of op_info.h, fp8_weight_codes): no bit depends on what is kept,
+ * recomputed, gathered, sliced or fused. Blocks lie within a row in the
  * forward and in dx, and so rows can be computed apart; with one scale of the whole operand they
  * cannot (slice_cut.c). That one is of a tensor of which ranks may have parts: the largest elements
  * of all parts are then an operand (program/fp8_scales.c).
@@ -31,6 +32,27 @@ static int operands_check(const struct op_shape *op, struct err *err)
     return 0;
 }
 
+/* Rows that were rounded by what made them, with what each of their blocks' scales is made of. */
+static int rows_check(const struct op_shape *op, int operand, struct err *err)
+{
+    const struct op_info *info = op_info(op->kind);
+    const struct tensor *x = &op->in[operand], *most = &op->in[ops_fp8_most(op->kind, operand)];
+    const char *name = info->inputs[ops_fp8_most(op->kind, operand)].name;
+    int64_t n = (x->cols + OPS_FP8_BLOCK - 1) / OPS_FP8_BLOCK;
+
+    if (op->attributes.fp8 != FP8_BLOCKWISE)
+        return err_set(err, ERR_FAILED, "%s: %s is u8 with one scale, wanted bf16", info->name,
+                       info->inputs[operand].name);
+    if (op->out[OPS_FIRST].dtype != DTYPE_BF16)
+        return err_set(err, ERR_FAILED, "%s: %s is %s, wanted bf16", info->name,
+                       info->outputs[0].name, dtype_name(op->out[OPS_FIRST].dtype));
+    if (most->rows != x->rows || most->cols != n)
+        return err_set(err, ERR_FAILED, "%s: %s is [%lld x %lld], wanted [%lld x %lld]", info->name,
+                       name, (long long)most->rows, (long long)most->cols, (long long)x->rows,
+                       (long long)n);
+    return 0;
+}
+
 static int most_check(const struct op_shape *op, int operand, struct err *err)
 {
     const struct op_info *info = op_info(op->kind);
@@ -44,6 +66,8 @@ static int most_check(const struct op_shape *op, int operand, struct err *err)
             return err_set(err, ERR_FAILED, "%s: %s is missing, with codes", info->name, name);
         return 0;
     }
+    if (is_coded && operand != LINEAR_W)
+        return rows_check(op, operand, err);
     if (!is_coded && !has_one)
         return err_set(err, ERR_FAILED, "%s: %s is given, which blocks find themselves", info->name,
                        name);
@@ -56,7 +80,9 @@ static int most_check(const struct op_shape *op, int operand, struct err *err)
 
 static int product_check(const struct op_shape *op, struct err *err)
 {
-    if (operands_check(op, err) || most_check(op, 0, err))
+    bool is_coded = op->in[OPS_FIRST].dtype == DTYPE_U8;
+
+    if ((!is_coded && operands_check(op, err)) || most_check(op, 0, err))
         return -1;
     return most_check(op, 1, err);
 }
@@ -71,6 +97,11 @@ static int want_most(const struct spread_query *q)
         int most = ops_fp8_most(q->op->kind, i);
         bool is_apart = q->in[i] == SPREAD_ROWS || q->in[i] == SPREAD_PARTIAL;
 
+        if (i != LINEAR_W && q->op->in[i].dtype == DTYPE_U8) {
+            if (spread_want(q, most, q->in[i]))
+                return -1;
+            continue;
+        }
         if (i == LINEAR_W && !is_dw)
             is_apart = !has_one && q->in[i] != SPREAD_SAME;
         if (q->in[most] == SPREAD_ROWS && is_apart && spread_given(q, most))
@@ -101,10 +132,10 @@ static const struct op_info linear_fp8 = {
     .family = FAMILY_LINEAR,
     .n_inputs = 5,
     .inputs = {
-        [LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
+        [LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
         [LINEAR_W] = { "w", DIM_N, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
         [LINEAR_B] = { "b", DIM_ONE, DIM_N, TYPE_F32, OPERAND_OPTIONAL },
-        [LINEAR_FP8_X_MOST] = { "x_most", DIM_FREE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
+        [LINEAR_FP8_X_MOST] = { "x_most", DIM_FREE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
         [LINEAR_FP8_W_MOST] = { "w_most", DIM_FREE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
@@ -124,9 +155,9 @@ static const struct op_info linear_dx_fp8 = {
     .family = FAMILY_LINEAR,
     .n_inputs = 4,
     .inputs = {
-        [LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
+        [LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT_OR_U8, OPERAND_PLAIN },
         [LINEAR_DX_W] = { "w", DIM_N, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
-        [LINEAR_GRAD_FP8_0_MOST] = { "dy_most", DIM_FREE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
+        [LINEAR_GRAD_FP8_0_MOST] = { "dy_most", DIM_FREE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
         [LINEAR_GRAD_FP8_1_MOST] = { "w_most", DIM_FREE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,

@@ -227,6 +227,14 @@ struct op_info {
      * routed_rows: ends of experts. 0: none says it. */
     int ends_input;
 
+    /*
+     * 1 + the output of codes, and behind it that of largest elements: what products of fp8 read in
+     * place of the output that is rounded (op_rounded_output), made of what is stored of that, bf16
+     * (fp8_recipe.h). With codes: blockwise, [T x D / 128, rounded up], of each block; without: of
+     * each row, [T x 1], the parts of one tensor. Both are optional. 0: the kind has none.
+     */
+    int codes_output;
+
     /* Of TRAIT_BY_BLOCKS: 1 + the input that has the site of each block's random numbers; without
      * it attributes.rng_site is the first block's, and the others' follow. 0: there are none. */
     int site_input;
@@ -236,6 +244,22 @@ struct op_info {
 };
 
 const struct op_info *op_info(enum op_kind kind);
+
+/* Outputs that the kind has but for codes. */
+static inline int op_plain_outputs(const struct op_info *info)
+{
+    return info->codes_output ? info->codes_output - 1 : info->n_outputs;
+}
+
+/* The output that a kind with codes rounds: the cast of its first one, if it has that and it is
+ * given, or the first one. given[k]: output k is not absent. */
+static inline int op_rounded_output(const struct op_info *info, const int *given)
+{
+    for (int k = 1; k < op_plain_outputs(info); k++)
+        if ((info->outputs[k].flags & OPERAND_CAST) && given[k])
+            return k;
+    return 0;
+}
 
 /* How many elements of operands of R x D one element of this operand stands for: 1 of these
  * themselves, a block's of tables and scales by block; 0: it is the same for all. */

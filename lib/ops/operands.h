@@ -12,21 +12,24 @@ enum embed_out { EMBED_X };
 enum embed_dw_in { EMBED_DW_DX, EMBED_DW_INDEX, EMBED_DW_OFFSET };
 enum embed_dw_out { EMBED_DW_DTABLE };
 enum rmsnorm_in { RMSNORM_X, RMSNORM_W };
-enum rmsnorm_out { RMSNORM_Y, RMSNORM_RSTD };
+enum rmsnorm_out { RMSNORM_Y, RMSNORM_RSTD, RMSNORM_CODES, RMSNORM_MOST };
 enum rmsnorm_grad_in { RMSNORM_GRAD_DY, RMSNORM_GRAD_X, RMSNORM_GRAD_W, RMSNORM_GRAD_RSTD,
     RMSNORM_GRAD_ADD };
-enum rmsnorm_grad_out { RMSNORM_GRAD_DX, RMSNORM_GRAD_DW, RMSNORM_GRAD_COPY };
+enum rmsnorm_grad_out { RMSNORM_GRAD_DX, RMSNORM_GRAD_DW, RMSNORM_GRAD_COPY, RMSNORM_GRAD_CODES,
+    RMSNORM_GRAD_MOST };
 enum layernorm_in { LAYERNORM_X, LAYERNORM_W, LAYERNORM_B };
-enum layernorm_out { LAYERNORM_Y, LAYERNORM_MEAN, LAYERNORM_RSTD };
+enum layernorm_out { LAYERNORM_Y, LAYERNORM_MEAN, LAYERNORM_RSTD, LAYERNORM_CODES,
+    LAYERNORM_MOST };
 enum layernorm_grad_in { LAYERNORM_GRAD_DY, LAYERNORM_GRAD_X, LAYERNORM_GRAD_W,
     LAYERNORM_GRAD_MEAN, LAYERNORM_GRAD_RSTD, LAYERNORM_GRAD_ADD };
 enum layernorm_grad_out { LAYERNORM_GRAD_DX, LAYERNORM_GRAD_DW, LAYERNORM_GRAD_DB,
-    LAYERNORM_GRAD_COPY };
+    LAYERNORM_GRAD_COPY, LAYERNORM_GRAD_CODES, LAYERNORM_GRAD_MOST };
 enum add_rmsnorm_in { ADD_RMSNORM_X, ADD_RMSNORM_DELTA, ADD_RMSNORM_W };
-enum add_rmsnorm_out { ADD_RMSNORM_Y, ADD_RMSNORM_RSTD, ADD_RMSNORM_SUM };
+enum add_rmsnorm_out { ADD_RMSNORM_Y, ADD_RMSNORM_RSTD, ADD_RMSNORM_SUM, ADD_RMSNORM_CODES,
+    ADD_RMSNORM_MOST };
 enum add_layernorm_in { ADD_LAYERNORM_X, ADD_LAYERNORM_DELTA, ADD_LAYERNORM_W, ADD_LAYERNORM_B };
 enum add_layernorm_out { ADD_LAYERNORM_Y, ADD_LAYERNORM_MEAN, ADD_LAYERNORM_RSTD,
-    ADD_LAYERNORM_SUM };
+    ADD_LAYERNORM_SUM, ADD_LAYERNORM_CODES, ADD_LAYERNORM_MOST };
 enum linear_in { LINEAR_X, LINEAR_W, LINEAR_B };
 enum linear_out { LINEAR_Y };
 enum linear_fp8_in { LINEAR_FP8_X_MOST = LINEAR_B + 1, LINEAR_FP8_W_MOST };
@@ -84,13 +87,13 @@ enum attention_part_grad_out { ATTENTION_PART_GRAD_DQ, ATTENTION_PART_GRAD_DK,
 enum attention_dq_end_in { ATTENTION_DQ_END_SUM };
 enum attention_dq_end_out { ATTENTION_DQ_END_DQ };
 enum swiglu_in { SWIGLU_GU };
-enum swiglu_out { SWIGLU_Y };
+enum swiglu_out { SWIGLU_Y, SWIGLU_CODES, SWIGLU_MOST };
 enum swiglu_grad_in { SWIGLU_GRAD_DY, SWIGLU_GRAD_GU };
-enum swiglu_grad_out { SWIGLU_GRAD_DGU };
+enum swiglu_grad_out { SWIGLU_GRAD_DGU, SWIGLU_GRAD_CODES, SWIGLU_GRAD_MOST };
 enum gelu_in { GELU_X };
-enum gelu_out { GELU_Y };
+enum gelu_out { GELU_Y, GELU_CODES, GELU_MOST };
 enum gelu_grad_in { GELU_GRAD_DY, GELU_GRAD_X };
-enum gelu_grad_out { GELU_GRAD_DX };
+enum gelu_grad_out { GELU_GRAD_DX, GELU_GRAD_CODES, GELU_GRAD_MOST };
 enum scale_in { SCALE_X };
 enum scale_out { SCALE_Y };
 enum lora_in { LORA_Y, LORA_H0, LORA_B0, LORA_H1, LORA_B1, LORA_H2, LORA_B2 };

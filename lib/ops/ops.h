@@ -28,6 +28,9 @@
  *                         the R that the rank has, adds nothing
  *   embed_dw            dx[T x d] res, index[T x 1], offset? -> dtable[R x d] +=
  *                         rows added in token order
+ *   Some have codes? u8 and most? fp32 as last outputs: what products of fp8 read in their place
+ *   (op_info.h, codes_output), not repeated here: norms, swiglu, gelu, and their gradients.
+ *
  *   rmsnorm             x[T x d] res, w[1 x d] fp32 -> y[T x d] act or res, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] res
@@ -43,14 +46,16 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   linear_fp8          x[T x k] bf16, w[n x k] bf16 or u8, b?[1 x n] fp32, x_most?[P x 1] fp32,
+ *   linear_fp8          x[T x k] bf16 or u8, w[n x k] bf16 or u8, b?[1 x n] fp32, x_most?[P x 1]
+ *                       or [T x B] fp32,
  *                       w_most?[P' x 1] or [1 x B] fp32 -> y[T x n] bf16
  *                         y = x w' + b, both operands rounded to e4m3 (fp8_recipe.h says how).
  *                         x_most, w_most: with one scale of an operand, the largest |x| of each of
  *                         the P parts of the tensor of which the operand is one (fp8_amax); absent:
  *                         the operand is all of it. w of u8: codes; w_most is then the largest |x|
- *                         of each of its B blocks, row by row (fp8_weight_codes)
- *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16 or u8, dy_most?, w_most? -> dx[T x k] bf16
+ *                         of each of its B blocks, row by row (fp8_weight_codes). x of u8:
+ *                         likewise, with B blocks of each row
+ *   linear_dx_fp8       dy[T x n] bf16 or u8, w[n x k] bf16 or u8, dy_most?, w_most? -> dx[T x k] bf16
  *                         likewise; blocks of w are those of the forward
  *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16, dy_most?, x_most?
  *                       -> dw[n x k] +=, db?[1 x n] +=
@@ -436,7 +441,7 @@
 #include "ops/tensor.h"
 
 #define OPS_MAX_INPUTS 13
-#define OPS_MAX_OUTPUTS 4
+#define OPS_MAX_OUTPUTS 6
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope, of keys and of values */
 #define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
@@ -572,6 +577,9 @@ static inline int ops_fp8_most(enum op_kind kind, int operand)
 {
     return (kind == OP_LINEAR_FP8 ? (int)LINEAR_FP8_X_MOST : (int)LINEAR_GRAD_FP8_0_MOST) + operand;
 }
+
+/* Of a kind with codes (op_info.h): the output that is rounded. */
+int ops_rounded_output(const struct op_shape *op);
 
 /* Keys of a sequence, from an attention's queries and keys. */
 static inline int ops_key_len(const struct op_shape *op, const struct tensor *queries,

@@ -6,6 +6,7 @@
  * columns) and their parameters are the same everywhere; what they sum over rows is then owed where
  * rows are split. The others have a function in their row.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "ops/family_impl.h"
@@ -89,6 +90,17 @@ int spread_alike(const struct spread_query *q, unsigned data, unsigned rowwise, 
     return 0;
 }
 
+/* As what is rounded; a row's largest element is that of the rank's part of the row. */
+static void spread_codes(const struct spread_query *q)
+{
+    int codes = q->info->codes_output - 1;
+    enum spread rounded = q->out[ops_rounded_output(q->op)];
+    bool has_parts = rounded != SPREAD_SAME && !tensor_given(&q->op->out[codes]);
+
+    q->out[codes] = rounded;
+    q->out[codes + 1] = has_parts ? SPREAD_ROWS : rounded;
+}
+
 int op_spread(const struct op_shape *op, int on_axis, const enum spread *in, enum spread *out,
               struct err *err)
 {
@@ -106,6 +118,8 @@ int op_spread(const struct op_shape *op, int on_axis, const enum spread *in, enu
     } else if (spread_alike(&q, form->data, form->rowwise, form->allowed)) {
         return -1;
     }
+    if (info->codes_output)
+        spread_codes(&q);
     memcpy(out, result, (size_t)info->n_outputs * sizeof *out);
     return 0;
 }

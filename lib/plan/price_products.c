@@ -359,6 +359,12 @@ static int rounded_operand(const struct op_shape *op, int i)
     return i && has_ends ? (int)EXPERT_LINEAR_W : i;
 }
 
+/* Rows that what made them has rounded as the library wants them. */
+static bool is_rounded(const struct tensor *x, bool is_weight)
+{
+    return !is_weight && x->dtype == DTYPE_U8 && x->cols % OPS_FP8_BLOCK == 0;
+}
+
 /* Both operands are read, and written and read as codes, before the product; those are read twice
  * whose largest element is to be found. */
 static double rounding_ns(const struct prices *prices, const struct op_shape *op)
@@ -368,9 +374,10 @@ static double rounding_ns(const struct prices *prices, const struct op_shape *op
     for (int i = 0; i < OPS_FP8_OPERANDS; i++) {
         const struct tensor *x = &op->in[rounded_operand(op, i)];
 
-        n_bytes += (double)tensor_elements(x) * (x->dtype == DTYPE_U8 ? 3
-                                                 : is_measured(op, i) ? 6
-                                                                      : 4);
+        n_bytes += (double)tensor_elements(x) * (is_rounded(x, i == LINEAR_W) ? 0
+                                                 : x->dtype == DTYPE_U8       ? 3
+                                                 : is_measured(op, i)         ? 6
+                                                                              : 4);
     }
     return price_memory_ns(prices, n_bytes, MEMORY_REACH);
 }

@@ -4,9 +4,9 @@
  * With the recipe `tensor` a product of fp8 needs the largest element of each operand before it
  * rounds the first one. The pass makes it a value of its own where ranks have parts of the tensor
  * (those that divide a matrix, or the sequences of a micro-batch), and where several products read
- * the same operand. Each rank finds that of its part; all ranks then have all of them, of which the
- * product takes the largest: no order matters, and there is no rounding, so the scale is that of
- * the whole tensor.
+ * the same operand, or where the op that makes it finds that of each row (fp8_codes.c). Each rank
+ * finds those of its part; all ranks then have all of them, of which the product takes the largest:
+ * no order matters, and there is no rounding, so the scale is that of the whole tensor.
  *
  *     F  %30 = fp8_amax %26                                     same dp, split(rows) tp
  *     F  %31 = all_gather %30  over tp
@@ -20,7 +20,7 @@
 
 struct scale_join {
     struct program *program;
-    bool has_weights;
+    bool has_weights, is_fused;
     int *n_readers; /* by value: operands of products that it is */
     int *most;      /* by value: what products read; 0: nothing yet */
 };
@@ -65,11 +65,14 @@ static int emit_most(struct scale_join *s, int function, int index, int x)
     struct program *p = s->program;
     const struct op reader = p->functions[function].ops[index];
     struct op op = { .kind = OP_FP8_AMAX, .phase = reader.phase, .layer = reader.layer };
-    int most = program_value(p, 1, 1, DTYPE_F32), n = 0;
+    int most = s->is_fused ? fp8_most_of_rows(p, function, index, x) : 0, n = 0;
 
-    op.in[FP8_AMAX_X] = x;
-    op.out[FP8_AMAX_MOST] = most;
-    program_insert(p, function, index + n++, &op);
+    if (!most) {
+        most = program_value(p, 1, 1, DTYPE_F32);
+        op.in[FP8_AMAX_X] = x;
+        op.out[FP8_AMAX_MOST] = most;
+        program_insert(p, function, index + n++, &op);
+    }
     for (int axis = 0; axis < N_AXES; axis++) {
         struct value v = p->values[most];
 
@@ -90,6 +93,16 @@ static int emit_most(struct scale_join *s, int function, int index, int x)
     return n;
 }
 
+/* Whether x, read by ops[index], has its largest elements found ahead. */
+static bool wants_most(struct scale_join *s, int function, int index, int x)
+{
+    if (s->program->values[x].role == ROLE_WEIGHT && !s->has_weights)
+        return false;
+    if (s->n_readers[x] > 1 || is_part(s->program, x))
+        return true;
+    return s->is_fused && fp8_most_of_rows(s->program, function, index, x);
+}
+
 static void scale_function(struct scale_join *s, int function)
 {
     struct program *p = s->program;
@@ -99,8 +112,7 @@ static void scale_function(struct scale_join *s, int function)
              k++) {
             int x = p->functions[function].ops[i].in[k];
 
-            if ((s->n_readers[x] < 2 && !is_part(p, x)) ||
-                (!s->has_weights && p->values[x].role == ROLE_WEIGHT))
+            if (!s->most[x] && !wants_most(s, function, i, x))
                 continue;
             if (!s->most[x])
                 i += emit_most(s, function, i, x);
@@ -109,9 +121,10 @@ static void scale_function(struct scale_join *s, int function)
         }
 }
 
-void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights)
+void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights,
+                bool is_fused)
 {
-    struct scale_join s = { .program = program, .has_weights = has_weights };
+    struct scale_join s = { .program = program, .has_weights = has_weights, .is_fused = is_fused };
     const int functions[] = { chunk->forward, chunk->backward, chunk->weight };
     int n = chunk->weight == chunk->backward ? 2 : 3;
 

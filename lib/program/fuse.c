@@ -51,7 +51,7 @@ static struct op fused(const struct op *add, const struct op *norm)
     op.in[ADD_B] = add->in[ADD_B];
     for (int k = 1; k < info->n_inputs; k++)
         op.in[k + 1] = norm->in[k];
-    op.out[info->n_outputs] = add->out[ADD_Y];
+    op.out[op_plain_outputs(info)] = add->out[ADD_Y];
     return op;
 }
 

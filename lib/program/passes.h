@@ -301,10 +301,22 @@ void compress_rows(struct program *program, const struct chunk_functions *chunk,
 /*
  * fp8_scales.c: of a chunk's products of fp8 with one scale of an operand, those whose operands are
  * parts of tensors, or are read by several: the largest elements of all parts are found ahead of
- * the first reader, and are operands of all; of weights only if has_weights. Behind
- * overlap_collectives; no bit changes where ranks do not divide tensors.
+ * the first reader, and are operands of all; of weights only if has_weights; by the op that makes
+ * an operand, of whichever products, if it may (is_fused; fp8_codes.c). Behind overlap_collectives;
+ * no bit changes where ranks do not divide tensors.
  */
-void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights);
+void fp8_scales(struct program *program, const struct chunk_functions *chunk, bool has_weights,
+                bool is_fused);
+
+/*
+ * fp8_codes.c: of a chunk's products of fp8 with scales of blocks, those whose rows were made by an
+ * op that can round them read its codes. Behind overlap_collectives; no bit changes.
+ *
+ * fp8_most_of_rows: the largest elements of x's rows, found by the op among the function's first n
+ * that makes x; 0: that op does not find them.
+ */
+void fp8_codes(struct program *program, const struct chunk_functions *chunk);
+int fp8_most_of_rows(struct program *program, int function, int n, int x);
 
 /*
  * fp8_weights.c: a function ahead of a step's micro-batches rounds the weights of products of fp8,

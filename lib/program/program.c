@@ -334,16 +334,31 @@ enum stream stream_of_sums(enum mesh_axis axis)
                                                              : stream_of_axis(axis);
 }
 
-int program_insert(struct program *program, int function, int index, const struct op *op)
+static void check_shapes(const struct program *program, int function, const struct op *op)
 {
-    struct function *f = &program->functions[function];
     struct op_shape shape = program_op_shape(program, op);
     struct err err;
 
     if (op_check(&shape, &err) < 0) {
-        fprintf(stderr, "lmtrain: %s: %s\n", f->name, err.text);
+        fprintf(stderr, "lmtrain: %s: %s\n", program->functions[function].name, err.text);
         CHECK(!"shapes of an emitted op");
     }
+}
+
+void program_change(struct program *program, int function, int index, const struct op *op)
+{
+    CHECK(index >= 0);
+    CHECK(index < program->functions[function].n_ops);
+    check_shapes(program, function, op);
+    set_spreads(program, op);
+    program->functions[function].ops[index] = *op;
+}
+
+int program_insert(struct program *program, int function, int index, const struct op *op)
+{
+    struct function *f = &program->functions[function];
+
+    check_shapes(program, function, op);
     set_spreads(program, op);
     CHECK(index >= 0);
     CHECK(index <= f->n_ops);

@@ -525,8 +525,9 @@ int program_function(struct program *program, const char *name, int chunk);
  */
 int program_emit(struct program *program, int function, const struct op *op);
 
-/* Same, but in front of ops[index]. */
+/* Same, but in front of ops[index], or in its place. */
 int program_insert(struct program *program, int function, int index, const struct op *op);
+void program_change(struct program *program, int function, int index, const struct op *op);
 
 /*
  * Whether the spreads of the op's outputs over the axis follow from those of its inputs. Pipeline

@@ -54,10 +54,10 @@ static const struct op_fusion *parts_of(enum op_kind kind)
     return fusion && fusion->fused == kind ? fusion : NULL;
 }
 
-/* The output of a fused op that is the sum: the last. */
+/* The output of a fused op that is the sum: the last but for codes. */
 static int sum_output(enum op_kind kind)
 {
-    return op_info(kind)->n_outputs - 1;
+    return op_plain_outputs(op_info(kind)) - 1;
 }
 
 enum op_kind recompute_kind_of(const struct op *op, int output)

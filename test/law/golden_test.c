@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "base/dtype.h"
 #include "ckpt/safetensors.h"
 #include "golden/fill.h"
 #include "model/compile.h"
@@ -63,6 +64,21 @@ static void rig_open(struct rig *rig, const char *name)
         fail_with(&err);
 }
 
+static void fill_weight(struct rig *rig, const struct parameter *p)
+{
+    static float x[1 << 14];
+    int64_t n = p->rows * p->cols;
+    void *weight = run_data(rig->run, p->weight, 0);
+
+    assert_true(n <= (int64_t)(sizeof x / sizeof *x));
+    golden_fill(p->name, x, n);
+    for (int64_t i = 0; i < n; i++)
+        if (rig->program.values[p->weight].dtype == DTYPE_BF16)
+            ((uint16_t *)weight)[i] = bf16_from_float(x[i]);
+        else
+            ((float *)weight)[i] = x[i];
+}
+
 static void rig_run(struct rig *rig)
 {
     struct run_options options = { .program = &rig->program, .kernels = rig->kernels };
@@ -73,17 +89,19 @@ static void rig_run(struct rig *rig)
     init_constants(rig->run, &rig->program, &rig->spec);
     for (int i = 0; i < rig->program.n_parameters; i++) {
         const struct parameter *p = &rig->program.parameters[i];
-        golden_fill(p->name, run_data(rig->run, p->weight, 0), p->rows * p->cols);
+        fill_weight(rig, p);
     }
 }
 
-static void rig_train(struct rig *rig, enum recompute_kind kind, int no_fuse)
+static void rig_train_in(struct rig *rig, enum recompute_kind kind, int no_fuse, enum dtype dtype,
+                         enum fp8_recipe fp8)
 {
     struct run_scratch scratch = { .kernels = rig->kernels, .mesh = mesh_data_parallel(1) };
     struct compile_train options = {
         .model = &rig->spec,
         .mesh = mesh_data_parallel(1),
-        .dtype = DTYPE_F32,
+        .dtype = dtype,
+        .fp8 = { .recipe = fp8 },
         .micro_batch = GOLDEN_MICRO_BATCH,
         .seq_len = GOLDEN_SEQ_LEN,
         .n_micro_batches = GOLDEN_N_MICRO_BATCHES,
@@ -99,6 +117,11 @@ static void rig_train(struct rig *rig, enum recompute_kind kind, int no_fuse)
     if (compile_train(&rig->program, &options, &err) < 0)
         fail_with(&err);
     rig_run(rig);
+}
+
+static void rig_train(struct rig *rig, enum recompute_kind kind, int no_fuse)
+{
+    rig_train_in(rig, kind, no_fuse, DTYPE_F32, FP8_NONE);
 }
 
 static void rig_close(struct rig *rig)
@@ -216,6 +239,52 @@ static void check_gradients(const char *model, enum recompute_kind kind, int no_
     got = *(double *)run_data(rig.run, rig.program.ports.norm, 0);
     assert_true(fabs(got - norm) <= TOLERANCE * norm);
     rig_close(&rig);
+}
+
+static bool has_codes(const struct program *p, enum fp8_recipe fp8)
+{
+    for (int i = 0; i < p->n_functions; i++)
+        for (int k = 0; k < p->functions[i].n_ops; k++) {
+            const struct op *op = &p->functions[i].ops[k];
+            int codes = op_info(op->kind)->codes_output - 1;
+
+            if (codes >= 0 && op->out[fp8 == FP8_TENSOR ? codes + 1 : codes])
+                return true;
+        }
+    return false;
+}
+
+/* Rows that products round themselves, or that were rounded by what made them: the same bits. */
+static void check_codes(const char *model, enum fp8_recipe fp8)
+{
+    struct rig apart, fused;
+
+    rig_open(&apart, model);
+    rig_open(&fused, model);
+    rig_train_in(&apart, RECOMPUTE_KIND_SELECTIVE, 1, DTYPE_BF16, fp8);
+    rig_train_in(&fused, RECOMPUTE_KIND_SELECTIVE, 0, DTYPE_BF16, fp8);
+    assert_true(has_codes(&fused.program, fp8));
+    assert_false(has_codes(&apart.program, fp8));
+    for (int i = 0; i < 2; i++)
+        assert_true(step(&apart, i) == step(&fused, i));
+    for (int i = 0; i < apart.program.n_parameters; i++) {
+        const struct parameter *a = &apart.program.parameters[i], *b = &fused.program.parameters[i];
+
+        assert_memory_equal(run_data(apart.run, a->gradients[0], 0),
+                            run_data(fused.run, b->gradients[0], 0),
+                            (size_t)(a->rows * a->cols) * sizeof(float));
+    }
+    rig_close(&apart);
+    rig_close(&fused);
+}
+
+static void fp8_codes_of_producers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        check_codes("llama", i ? FP8_TENSOR : FP8_BLOCKWISE);
+        check_codes("gpt2", i ? FP8_TENSOR : FP8_BLOCKWISE);
+    }
 }
 
 static void check_steps(const char *model)
@@ -338,8 +407,8 @@ MODEL_TESTS(gpt2, "gpt2")
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { MODEL_ROWS(llama), MODEL_ROWS(llama_tied),
-                                        MODEL_ROWS(gpt2) };
+    const struct CMUnitTest tests[] = { MODEL_ROWS(llama), MODEL_ROWS(llama_tied), MODEL_ROWS(gpt2),
+                                        cmocka_unit_test(fp8_codes_of_producers) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
  * 2016, section 2). A tile is a rectangle of about 16k elements (rows_impl.h), so that one wide row
  * is shared too. Bound by memory, but for swiglu and gelu in fp32, whose exp takes about as long.
  */
-#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/fp8_rows_impl.h"
 
 /* ---- the functions -----------------------------------------------------------------------------
  */
@@ -172,9 +172,26 @@ CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const str
 struct elementwise {
     const struct op_shape *op;
     struct tiling tiling;
+    struct fp8_rows coded;
     enum dtype act; /* what chooses a kind's loop */
     int first;
 };
+
+/* The rows of a tile; where it has parts of rows, the last step has them all (code_rows). */
+CPU_INLINE void code_tile(const struct elementwise *e, const struct tile_bounds *r)
+{
+    for (int64_t row = r->row; row < r->row_end && e->tiling.n_col_tiles == 1; row++)
+        fp8_row(&e->coded, row);
+}
+
+CPU_INLINE void code_rows_body(void *context, int64_t row)
+{
+    const struct elementwise *e = context;
+
+    fp8_row(&e->coded, row);
+}
+
+CPU_TILES(code_rows);
 
 static void elementwise(struct kernels *kernels, const struct kernel_call *call, pool_tile_fn tile,
                         int first);
@@ -187,6 +204,8 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
         struct tile_bounds r = tiling_at(&e->tiling, tile); \
 \
         name##_rows(e, &r); \
+        if (e->coded.most) \
+            code_tile(e, &r); \
     } \
     CPU_TILES(name##_tile); \
 \
@@ -213,10 +232,16 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
     const struct tensor *cut = grad ? &op->in[SWIGLU_GRAD_DY] : &op->out[OPS_FIRST];
     const struct tensor *typed = op->kind == OP_ADD ? &op->in[ADD_B] : &op->out[OPS_FIRST];
     struct elementwise e = {
-        .op = op, .tiling = tiling_of(cut->rows, cut->cols), .act = typed->dtype, .first = first
+        .op = op,
+        .tiling = tiling_of(cut->rows, cut->cols),
+        .coded = fp8_rows_of(op),
+        .act = typed->dtype,
+        .first = first,
     };
 
     pool_run(kernels->pool, e.tiling.n_tiles, tile, &e);
+    if (e.coded.most && e.tiling.n_col_tiles > 1)
+        pool_run(kernels->pool, e.coded.x->rows, code_rows[cpu_of(kernels)->isa], &e);
 }
 
 ELEMENTWISE_ACT(swiglu)

@@ -234,8 +234,10 @@ static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
     if (r->x->dtype == DTYPE_U8) {
         const float *most = r->parts->data;
 
-        for (int64_t i = 0; i < r->parts->cols; i++)
-            r->scales[i] = e4m3_scale(bits_of(most[i]));
+        int64_t n = r->parts->cols;
+
+        for (int64_t i = 0; i < r->parts->rows * n; i++)
+            r->scales[i] = e4m3_scale(bits_of(most[i / n * r->parts->stride + i % n]));
         pool_run(kernels->pool, n_tiles(r->x), widen_tile[cpu_of(kernels)->isa], r);
         return;
     }
@@ -303,6 +305,7 @@ static struct cpu_gemm_shape product_shape(const struct op_shape *op)
 {
     struct cpu_gemm_shape shape = cpu_linear_shape(op);
 
+    shape.in = DTYPE_BF16;
     shape.lda = op->in[LINEAR_X].cols;
     shape.ldb = op->in[LINEAR_W].cols;
     shape.scaled_k = op->attributes.fp8 == FP8_TENSOR ? max_i64(shape.k, 2) : SIDE;

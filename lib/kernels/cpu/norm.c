@@ -12,7 +12,7 @@
  * over all rows: each block of GRAD_ROWS rows sums its own into scratch, then blocks are added in
  * order, column tiles side by side, and the total goes to the accumulator in one add.
  */
-#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/fp8_rows_impl.h"
 
 #include <math.h>
 
@@ -26,6 +26,7 @@
 struct norm {
     const struct tensor *x, *delta, *w, *b;     /* delta, b: NULL where absent */
     const struct tensor *y, *mean, *rstd, *sum; /* mean NULL: RMSNorm */
+    struct fp8_rows coded;
     float eps;
 };
 
@@ -89,6 +90,8 @@ CPU_INLINE void norm_row(const struct norm *n, int64_t row, enum dtype act, enum
     else
         for (int64_t i = 0; i < d; i++)
             act_put(y, i, (act_get(x, i, res) - mean) * rstd * w[i], act);
+    if (n->coded.most)
+        fp8_row(&n->coded, row);
 }
 
 CPU_INLINE void norm_tile_body(void *context, int64_t tile)
@@ -120,6 +123,7 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
         .mean = layer ? &op->out[LAYERNORM_MEAN] : NULL,
         .rstd = &op->out[RMSNORM_RSTD + layer],
         .sum = adds ? &op->out[ADD_RMSNORM_SUM + layer] : NULL,
+        .coded = fp8_rows_of(op),
         .eps = (float)op->attributes.eps,
     };
 
@@ -133,7 +137,8 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
 struct norm_grad {
     const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
     const struct tensor *dx, *dw, *db, *copy;            /* NULL where absent */
-    float *partial_dw, *partial_db;                      /* [blocks x d] each */
+    struct fp8_rows coded;
+    float *partial_dw, *partial_db; /* [blocks x d] each */
     int64_t n_blocks;
     int first;
 };
@@ -195,13 +200,14 @@ CPU_INLINE void norm_grad_row(const struct norm_grad *n, int64_t row, float *dw,
     if (n->db)
         for (i = 0; i < d; i++)
             db[i] += act_get(dy, i, act);
-    if (!n->copy)
-        return;
+    if (n->copy) {
+        void *copy = cpu_row(n->copy, row);
 
-    void *copy = cpu_row(n->copy, row);
-
-    for (i = 0; i < d; i++)
-        act_put(copy, i, act_get(dx, i, res), act);
+        for (i = 0; i < d; i++)
+            act_put(copy, i, act_get(dx, i, res), act);
+    }
+    if (n->coded.most)
+        fp8_row(&n->coded, row);
 }
 
 CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
@@ -273,6 +279,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         .dw = if_given(&op->out[RMSNORM_GRAD_DW]),
         .db = layer ? if_given(&op->out[LAYERNORM_GRAD_DB]) : NULL,
         .copy = if_given(&op->out[RMSNORM_GRAD_COPY + layer]),
+        .coded = fp8_rows_of(op),
         .partial_dw = call->scratch,
         .partial_db = (float *)call->scratch + n_blocks * d,
         .n_blocks = n_blocks,

@@ -189,28 +189,28 @@ static void gelu_grad_kernels(void)
 
 const struct op_facts elementwise_facts[N_OP_KINDS] = {
     [OP_SWIGLU] = {
-        .example = "swiglu 12x20 bf16 : 12x10 bf16",
-        .spreads = "s > s; r > r; c > c",
+        .example = "swiglu 12x20 bf16 : 12x10 bf16, 12x10 u8, 12x1 fp32",
+        .spreads = "s > sss; r > rrr; c > ccc",
         .reference = swiglu,
         .gradients = swiglu_gradients,
         .kernels = swiglu_kernels,
     },
     [OP_SWIGLU_GRAD] = {
-        .example = "swiglu_grad 12x10 bf16, 12x20 bf16 : 12x20 bf16",
-        .spreads = "ss > s; rr > r; cc > c",
+        .example = "swiglu_grad 12x10 bf16, 12x20 bf16 : 12x20 bf16, 12x20 u8, 12x1 fp32",
+        .spreads = "ss > sss; rr > rrr; cc > ccc",
         .reference = swiglu_grad,
         .kernels = swiglu_grad_kernels,
     },
     [OP_GELU] = {
-        .example = "gelu 12x10 bf16 : 12x10 bf16",
-        .spreads = "s > s; r > r; c > c",
+        .example = "gelu 12x10 bf16 : 12x10 bf16, 12x10 u8, 12x1 fp32",
+        .spreads = "s > sss; r > rrr; c > ccc",
         .reference = gelu,
         .gradients = gelu_gradients,
         .kernels = gelu_kernels,
     },
     [OP_GELU_GRAD] = {
-        .example = "gelu_grad 12x10 bf16, 12x10 bf16 : 12x10 bf16",
-        .spreads = "ss > s; rr > r; cc > c",
+        .example = "gelu_grad 12x10 bf16, 12x10 bf16 : 12x10 bf16, 12x10 u8, 12x1 fp32",
+        .spreads = "ss > sss; rr > rrr; cc > ccc",
         .reference = gelu_grad,
         .kernels = gelu_grad_kernels,
     },

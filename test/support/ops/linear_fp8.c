@@ -95,7 +95,7 @@ static struct rounded given_codes(const struct op_shape *op, int operand)
     for (int64_t i = 0; i < tensor_elements(x); i++) {
         int64_t row = i / x->cols, col = i % x->cols;
         int64_t block = op->attributes.fp8 == FP8_TENSOR ? 0 : row / 128 * across + col / 128;
-        double largest = *at(most, 0, block);
+        double largest = operand == LINEAR_W ? *at(most, 0, block) : *at(most, row, col / 128);
 
         r.codes[i] = number_of(((const uint8_t *)x->data)[row * x->stride + col]);
         r.scales[i] = isfinite(largest) ? (double)((float)largest / 448.0f) : (double)NAN;
@@ -135,6 +135,8 @@ static double term(const struct rounded *a, int64_t i, const struct rounded *b, 
 
 static struct rounded round_rows(const struct op_shape *op, int operand)
 {
+    if (op->in[operand].dtype == DTYPE_U8)
+        return given_codes(op, operand);
     return op->attributes.fp8 == FP8_TENSOR ? round_whole(op, operand)
                                             : round_by(&op->in[operand], 1, 128);
 }

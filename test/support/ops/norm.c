@@ -247,39 +247,39 @@ static void normalize_rows_gradients(void)
 
 const struct op_facts norm_facts[N_OP_KINDS] = {
     [OP_RMSNORM] = {
-        .example = "rmsnorm 12x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32",
-        .spreads = "ss > ss; rs > rr",
+        .example = "rmsnorm 12x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32, 12x8 u8, 12x1 fp32",
+        .spreads = "ss > ssss; rs > rrrr",
         .reference = rmsnorm,
         .gradients = norm_gradients,
     },
     [OP_RMSNORM_GRAD] = {
         .example = "rmsnorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x8 fp32 : "
-                   "12x8 fp32, 1x8 fp32, 12x8 bf16",
-        .spreads = "sssss > sss; rrsrr > rpr",
+                   "12x8 fp32, 1x8 fp32, 12x8 bf16, 12x8 u8, 12x1 fp32",
+        .spreads = "sssss > sssss; rrsrr > rprrr",
         .reference = norm_grad,
     },
     [OP_LAYERNORM] = {
         .example = "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 bf16, 12x1 fp32, "
-                   "12x1 fp32",
-        .spreads = "sss > sss; rss > rrr",
+                   "12x1 fp32, 12x8 u8, 12x1 fp32",
+        .spreads = "sss > sssss; rss > rrrrr",
         .reference = layernorm,
     },
     [OP_LAYERNORM_GRAD] = {
         .example = "layernorm_grad 12x8 bf16, 12x8 fp32, 1x8 fp32, 12x1 fp32, 12x1 "
-                   "fp32, 12x8 fp32 : 12x8 fp32, 1x8 fp32, 1x8 fp32, 12x8 bf16",
-        .spreads = "ssssss > ssss; rrsrrr > rppr",
+                   "fp32, 12x8 fp32 : 12x8 fp32, 1x8 fp32, 1x8 fp32, 12x8 bf16, 12x8 u8, 12x1 fp32",
+        .spreads = "ssssss > ssssss; rrsrrr > rpprrr",
         .reference = norm_grad,
     },
     [OP_ADD_RMSNORM] = {
         .example = "add_rmsnorm 12x8 fp32, 12x8 bf16, 1x8 fp32 : 12x8 bf16, 12x1 fp32, "
-                   "12x8 fp32",
-        .spreads = "sss > sss; rrs > rrr",
+                   "12x8 fp32, 12x8 u8, 12x1 fp32",
+        .spreads = "sss > sssss; rrs > rrrrr",
         .reference = add_rmsnorm,
     },
     [OP_ADD_LAYERNORM] = {
         .example = "add_layernorm 12x8 fp32, 12x8 bf16, 1x8 fp32, 1x8 fp32 : 12x8 bf16, "
-                   "12x1 fp32, 12x1 fp32, 12x8 fp32",
-        .spreads = "ssss > ssss; rrss > rrrr",
+                   "12x1 fp32, 12x1 fp32, 12x8 fp32, 12x8 u8, 12x1 fp32",
+        .spreads = "ssss > ssssss; rrss > rrrrrr",
         .reference = add_layernorm,
     },
     [OP_HEAD_NORM] = {

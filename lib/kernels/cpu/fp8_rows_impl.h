@@ -1,0 +1,72 @@
+/*
+ * fp8_rows_impl.h - codes of rows that products of fp8 read, made by the op that makes the rows
+ * (codes_output of ops/op_info.h)
+ *
+ * What is rounded is what was stored: bf16 that is still in the first-level cache. Scales and codes
+ * have the bits of linear_fp8.c's own.
+ */
+#ifndef KERNELS_CPU_FP8_ROWS_IMPL_H
+#define KERNELS_CPU_FP8_ROWS_IMPL_H
+
+#include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/rows_impl.h"
+
+struct fp8_rows {
+    const struct tensor *x, *codes, *most; /* most NULL: nothing is rounded; codes: blockwise */
+};
+
+static inline struct fp8_rows fp8_rows_of(const struct op_shape *op)
+{
+    int codes = op_info(op->kind)->codes_output - 1;
+    struct fp8_rows rows = { 0 };
+
+    if (codes < 0 || !tensor_given(&op->out[codes + 1]))
+        return rows;
+    rows.x = &op->out[ops_rounded_output(op)];
+    rows.codes = tensor_given(&op->out[codes]) ? &op->out[codes] : NULL;
+    rows.most = &op->out[codes + 1];
+    return rows;
+}
+
+/* Bits of |x|, which are ordered as they are. */
+CPU_INLINE uint16_t largest_size(const uint16_t *x, int64_t n)
+{
+    uint16_t most = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t size = x[i] & 0x7fffu;
+
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+CPU_INLINE void code_block(uint8_t *codes, const uint16_t *x, float scale, int64_t n)
+{
+    float divisor = scale > 0 ? scale : 1.0f; /* nor NaN */
+
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t code = e4m3_code(vec_from_bf16(x[i]) / divisor);
+
+        codes[i] = scale > 0 ? code : 0;
+    }
+}
+
+/* A whole row. */
+CPU_INLINE void fp8_row(const struct fp8_rows *r, int64_t row)
+{
+    int64_t d = r->x->cols, side = r->codes ? OPS_FP8_BLOCK : d;
+    const uint16_t *x = cpu_row(r->x, row);
+    float *most = float_row_mut(r->most, row);
+
+    for (int64_t col = 0; col < d; col += side) {
+        int64_t n = min_i64(side, d - col);
+        uint32_t bits = (uint32_t)largest_size(x + col, n) << 16;
+
+        *most++ = float_of(bits);
+        if (r->codes)
+            code_block((uint8_t *)cpu_row(r->codes, row) + col, x + col, e4m3_scale(bits), n);
+    }
+}
+
+#endif
