@@ -254,6 +254,11 @@ static void take_event(struct run_watch *w, const cJSON *line, struct arena *are
                                                        .time = number_of(line, "time", 0),
                                                        .event = text_of(line, "event", arena),
                                                        .text = text_of(line, "text", arena) };
+    const char *event = w->events[w->n_events - 1].event;
+    if (!strcmp(event, "died"))
+        w->death = w->events[w->n_events - 1].text;
+    else if (!strcmp(event, "started") || !strcmp(event, "resumed"))
+        w->death = "";
 }
 
 /* A step's line serves where there is no status. */
@@ -306,7 +311,8 @@ int run_watch_read(struct run_watch *watch, const char *folder, double now, stru
         .host = "",
         .text = "",
         .status = "",
-        .note = ""
+        .note = "",
+        .death = ""
     };
     if (!file_is_folder(folder))
         return err_set(err, ERR_DATA, "%s is not there, or no folder (hint: the job's output)",
@@ -318,6 +324,10 @@ int run_watch_read(struct run_watch *watch, const char *folder, double now, stru
                        "output, or wait until the run has begun)",
                        folder);
     read_metrics(watch, metrics, arena);
+    if (watch->state == WATCH_SILENT && *watch->death) {
+        watch->state = WATCH_FAILED;
+        watch->text = watch->death;
+    }
     return 0;
 }
 

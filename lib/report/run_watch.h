@@ -53,6 +53,8 @@ struct run_watch {
     enum watch_state state;
     double age_s; /* of the newest status; negative: there is none */
     const char *host, *text, *status, *note;
+    const char
+        *death; /* the cause, of ranks that died since the last start; "": none is recorded */
     int pid, n_ranks;
     double started_at, begun_at;                       /* of rank 0's process, of the run */
     double useful_s, left_s;                           /* left_s nan: not known */

@@ -103,6 +103,10 @@ static void describe_state(const struct run_watch *w, struct str *out)
             str_printf(out, "starting; heard %.1f s ago", w->age_s);
             return;
         }
+        if (*w->death) { /* what starts the ranks may start them again */
+            str_printf(out, "its ranks have ended; heard %.1f s ago: %s", w->age_s, w->death);
+            return;
+        }
         str_printf(out, "running on %s, process %d, %d rank%s; heard %.1f s ago", w->host, w->pid,
                    w->n_ranks, str_s(w->n_ranks), w->age_s);
         return;

@@ -34,10 +34,16 @@ int bench_find_nodes(struct bench_nodes *nodes, struct engine *engine, struct er
     if (bench_largest(engine, world, &is_odd, err) || bench_largest(engine, world, &most, err) ||
         bench_largest(engine, world, &least, err))
         return -1;
-    if (is_odd > 0 || most + least > 0.5)
+    if (most + least > 0.5)
         return err_set(err, ERR_CONFIG,
-                       "the %d ranks do not lie on nodes of equally many neighbours (hint: as many "
-                       "slots on each host; srun --distribution=block)",
+                       "nodes have %.0f to %.0f of the %d ranks: some have less of a node, and "
+                       "the others wait for them (hint: as many on each, by --ntasks-per-node of "
+                       "salloc, sbatch or srun, or by slots of --hosts)",
+                       -least, most, engine->rank.world_size);
+    if (is_odd > 0)
+        return err_set(err, ERR_CONFIG,
+                       "the %d ranks do not lie on nodes in blocks of neighbours (hint: srun "
+                       "--distribution=block)",
                        engine->rank.world_size);
     *nodes = (struct bench_nodes){ engine->rank.world_size / n, n };
     return 0;
@@ -55,7 +61,7 @@ int engine_find_nodes(struct engine *engine, struct job *job, struct err *err)
         if (err->code != ERR_CONFIG)
             return -1;
         if (rank->world_rank == 0)
-            log_info("sums over ranks do not go by node: %s", err->text);
+            log_warn("sums over ranks do not go by node: %s", err->text);
         return 0;
     }
     job->node_ranks = nodes.per_node;

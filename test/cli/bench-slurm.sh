@@ -21,6 +21,6 @@ step() { timeout --foreground 300 srun --mpi=pmix -K -n 4 -N 2 "$@"; }
 expect 'two nodes are measured' 0 'slurm.yaml: [0-9]+ ops and 12 collectives of 4 ranks, ' \
     step --ntasks-per-node=2 "$lmtrain" bench cluster "$dir/job.yaml" --steps 2 --to "$dir/slurm.yaml"
 of_two_nodes slurm
-expect 'ranks that take turns on nodes are not' 2 'equally many neighbours.*--distribution=block' \
+expect 'ranks that take turns on nodes are not' 2 'blocks of neighbours.*--distribution=block' \
     step --distribution=cyclic "$lmtrain" bench cluster "$dir/job.yaml" --steps 1 --to "$dir/cyclic.yaml"
 finish

@@ -81,6 +81,9 @@ same_bits 'the bits of our own server' own2 step2 12
 expect 'bare in an allocation of two nodes: a rank on each' 0 '^done: step 12 in' bare bare2 -N 2 --
 same_bits 'the same bits' own2 bare2 12
 expect 'bare in an allocation of four tasks' 0 '^done: step 12 in' bare bare4 -n 4 -N 2 --
+expect 'which are three and one, as Slurm deals them' 0 \
+    '^lmtrain: warn: sums over ranks do not go by node: nodes have 1 to 3 of the 4 ranks: .*\(hint: as many on each, by --ntasks-per-node' \
+    printf '%s\n' "$output"
 expect 'says how it starts them' 0 'srun --mpi=pmix .*--nodes=2 --ntasks=4 ' printf '%s\n' "$output"
 same_bits 'the same bits as our own server with four' own4 bare4 12
 expect 'fewer ranks than tasks' 0 '^done: step 12 in' bare fewer -n 4 -- --ranks 2

@@ -97,6 +97,31 @@ static void a_run_that_goes_on(void **state)
     str_release(&out);
 }
 
+/* Under srun what sees ranks end is gone with them: their record says why. */
+static void ranks_that_died(void **state)
+{
+    static const char died[] = "{\"step\":0,\"event\":\"started\",\"text\":\"a\"}\n"
+                               "{\"step\":4,\"event\":\"died\",\"text\":\"rank 1 was killed\"}\n";
+    char restarted[512];
+    struct str out = { 0 };
+
+    put_run(*state, "running", NOW - 4);
+    put(*state, "metrics.jsonl", died);
+    struct run_watch w = watch(*state);
+    assert_int_equal(w.state, WATCH_RUNNING);
+    run_watch_print(&w, "runs/a", &(struct watch_screen){ .width = INT32_MAX }, &out);
+    assert_non_null(strstr(str_text(&out), "its ranks have ended; heard 4.0 s ago: rank 1 was "));
+    put_run(*state, "running", NOW - 20);
+    w = watch(*state);
+    assert_int_equal(w.state, WATCH_FAILED);
+    assert_string_equal(w.text, "rank 1 was killed");
+    snprintf(restarted, sizeof restarted, "%s{\"step\":4,\"event\":\"started\",\"text\":\"b\"}\n",
+             died);
+    put(*state, "metrics.jsonl", restarted);
+    assert_int_equal(watch(*state).state, WATCH_SILENT);
+    str_release(&out);
+}
+
 static void states(void **state)
 {
     static const struct {
@@ -215,6 +240,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_run_that_goes_on, fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(ranks_that_died, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(states, fixture_setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(files_of_an_earlier_launch_are_left_out, fixture_setup,
                                         fixture_teardown),
