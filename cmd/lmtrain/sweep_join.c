@@ -65,15 +65,14 @@ static void unlock(int *fd)
     *fd = -1;
 }
 
-/* Returns whether the trial is this process's from now on. */
-static bool lease(struct joint_sweep *j, int trial)
+/* Make the trial this process's. Returns 0, or -1: it is another's, ERR_CONFIG; ERR_FAILED. */
+static int lease(struct joint_sweep *j, int trial, struct err *err)
 {
     const struct sweep_session *s = &j->session;
-    struct err ignored;
 
     j->lease_fd = open_lock(arena_printf(s->arena, "%s/log/trial-%03d.lease", s->output, trial),
-                            LOCK_EX | LOCK_NB, &ignored);
-    return j->lease_fd >= 0;
+                            LOCK_EX | LOCK_NB, err);
+    return j->lease_fd < 0 ? -1 : 0;
 }
 
 /* ---- turns ---- */
@@ -102,9 +101,10 @@ static void end_turn(struct joint_sweep *j)
 static int find_orphan(struct joint_sweep *j)
 {
     const struct judge *judge = &j->session.judge;
+    struct err ignored;
 
     for (int i = 0; i < judge->rules.n_trials; i++)
-        if (judge->trials[i].state == JUDGE_RUNNING && lease(j, i))
+        if (judge->trials[i].state == JUDGE_RUNNING && lease(j, i, &ignored) == 0)
             return i;
     return -1;
 }
@@ -122,9 +122,8 @@ static int take_trial(struct joint_sweep *j, struct err *err)
         if (trial < 0)
             return 0;
         r = (struct history_record){ .event = HISTORY_START, .trial = trial };
-        if (!lease(j, trial))
-            return err_set(err, ERR_FAILED, "trial %d is leased, but nothing has started it",
-                           trial);
+        if (lease(j, trial, err) < 0)
+            return err_add(err, "a trial that has not started");
     }
     r.rung = s->judge.trials[trial].rung;
     if (history_add(s->history_fd, &r, err) < 0 || sweep_write_decisions(s, err) < 0)

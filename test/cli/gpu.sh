@@ -143,7 +143,9 @@ four() {
 gpus_of() {
     grep -oh '"gpu":"GPU [0-9]* ([^)]*' "$dir/sweep/trial-00$1/status/"ranks*.json | sed 's/.*(//' | sort | tr '\n' ' '
 }
-expect 'four GPUs, two trials of two ranks at a time' 0 '^4 trials: 4 finished$' four 3,0,2,1 --set "output=$dir/sweep"
+uuid=GPU-00000000-0000-0000-0000-00000000000 # with a GPU's number behind it (nvml_stub.c)
+expect 'four GPUs, two trials of two ranks at a time' 0 '^4 trials: 4 finished$' \
+    four "${uuid}3,${uuid}0,${uuid}2,${uuid}1" --set "output=$dir/sweep"
 for trial in 0 1 2 3; do
     gpus_of $trial
     echo

@@ -25,6 +25,14 @@ expect 'and what both ranks took at most' 0 '"measured_memory":\{"ranks":\[\{"ra
 kinds() {
     "$lmtrain" report "$@" --json | tr -d '\n\t' | grep -o '"kinds":.*'
 }
+# One step of seven is timed, from the second one on: two of two ranks each.
+expect 'ops are timed on all ranks' 0 '' python3 -c '
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+longest = max(line["step_s"] for line in lines if "step_s" in line)
+times = [line for line in lines if "ops_s" in line]
+assert sum(line["rank_steps"] for line in times) == 4, times
+assert all(0 < sum(line["ops_s"].values()) < longest for line in times), (longest, times)' "$dir/one/metrics.jsonl"
 expect 'where time went by kind of op, of all steps' 0 '^"kinds":\[\{"op":"[a-z_]*","measured_ns":[0-9.]*\},' kinds "$dir/two"
 expect 'beside what is predicted' 0 '^"kinds":\[\{"op":"[a-z_]*","predicted_ns":[0-9.e+]*,"measured_ns":' kinds "$dir/two" --device h100-sxm
 expect 'a page elsewhere' 0 "^$dir/both.html: the page " "$lmtrain" report "$dir/one" "$dir/two/" --to "$dir/both.html" --device h100-sxm
