@@ -50,7 +50,8 @@ static int divide(int n, int by)
     return max_int(1, n / by);
 }
 
-/* What one of tp ranks has of the model, as a model of one rank; a micro-batch in `parts`. */
+/* What one of tp ranks has of the model, and of sequences one of cp, as a job of one rank; a
+ * micro-batch in `parts`. */
 static struct job narrow(const struct job *job, int tp, int parts)
 {
     struct job narrow = *job;
@@ -66,6 +67,10 @@ static struct job narrow(const struct job *job, int tp, int parts)
         narrow.train.micro_batch /= parts;
     else
         narrow.data.seq_len = divide(narrow.data.seq_len, parts);
+    narrow.data.seq_len = divide(narrow.data.seq_len, narrow.parallel.cp);
+    narrow.parallel.cp = narrow.parallel.ep = 1;
+    narrow.parallel.cp_kind = CP_AUTO;
+    narrow.parallel.cp_sizes = (struct cp_sizes){ 0, 0 };
     narrow.parallel.tp = narrow.parallel.pp = narrow.parallel.dp = narrow.parallel.chunks = 1;
     narrow.parallel.zero = narrow.parallel.zero_group = 0;
     narrow.parallel.schedule = PIPELINE_1F1B;

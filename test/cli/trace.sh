@@ -21,7 +21,9 @@ for layout in tp=4,pp=4,zero=0,schedule=zb-h1 pp=4,zero=1,schedule=zb-v tp=2,pp=
 done
 expect 'no device' 2 'trace is of a predicted step \(hint: --device NAME' "$lmtrain" plan "$dir/job.yaml" --trace "$dir/none.json"
 
-"$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 1 --to "$dir/here.yaml" >/dev/null
+# Of a job that divides sequences, too, ranks are measured alone first.
+expect 'the machine is measured' 0 'here.yaml: [0-9]+ ops and 4 collectives of 2 ranks, contention ' \
+    "$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 1 --set 'parallel={cp: 2}' --to "$dir/here.yaml"
 expect 'a run that traces steps' 0 '^done' pretrain traced --ranks 2 --set 'parallel={pp: 2, schedule: zb-h1}' --set 'trace.steps=[3, 5]' \
     --set "cluster=$dir/here.yaml"
 expect 'its records' 0 '^step-00000003.rank-0 step-00000003.rank-1 step-00000005.rank-0 step-00000005.rank-1 $' \
