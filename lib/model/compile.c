@@ -178,16 +178,15 @@ static void evaluate(struct compiling *c)
 
 static void round_weights(struct compiling *c)
 {
+    c->round = -1;
     if (c->options->fp8.recipe != FP8_NONE && !c->options->fp8.by_product)
-        fp8_weights(c->program, c->gather);
+        c->round = fp8_weights(c->program, c->gather);
 }
 
-/* Where codes are gathered in the place of weights, they are rounded before. */
 static void gather_before_step(struct compiling *c)
 {
-    if (c->gather >= 0 && c->options->ahead.n_ahead &&
-        (c->options->fp8.recipe == FP8_NONE || c->options->fp8.by_product))
-        zero_gather_ahead(c->program, c->gather, &c->options->ahead);
+    if (c->gather >= 0 && c->options->ahead.n_ahead)
+        zero_gather_ahead(c->program, c->round >= 0 ? c->round : c->gather, &c->options->ahead);
 }
 
 static void zero3(struct compiling *c)

@@ -29,6 +29,7 @@ struct compiling {
     int first_trained;  /* stage: those before it have no trainable parameter, and no backward */
     int has_zero3;      /* weights are gathered by zero3_gather_weights, not once a step */
     int update, gather; /* functions; gather is -1 if weights are not gathered once a step */
+    int round;          /* by fp8_weights: what rounds weights, and then gathers; -1 */
 };
 
 /* ---- stages.c ---- */

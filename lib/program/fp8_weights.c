@@ -500,7 +500,7 @@ static void run_in_entries(struct rounding_pass *w, const char *has_codes, int g
     }
 }
 
-void fp8_weights(struct program *program, int gather)
+int fp8_weights(struct program *program, int gather)
 {
     struct rounding_pass w = { .program = program };
     int n_functions = program->n_functions;
@@ -512,7 +512,7 @@ void fp8_weights(struct program *program, int gather)
     find_readers(&w);
     list_weights(&w);
     if (!w.n)
-        return;
+        return -1;
     w.groups = arena_array(&program->arena, struct rounding_group, w.n);
     w.function = program_function(program, "round weights", 0);
     for (int i = 0; i < w.n; i++) {
@@ -534,4 +534,5 @@ void fp8_weights(struct program *program, int gather)
     for (int f = 0; f < n_functions; f++)
         has_codes[f] = read_codes(&w, &program->functions[f]);
     run_in_entries(&w, has_codes, gather);
+    return w.function;
 }

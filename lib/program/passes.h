@@ -322,9 +322,10 @@ int fp8_most_of_rows(struct program *program, int function, int n, int x);
  * fp8_weights.c: a function ahead of a step's micro-batches rounds the weights of products of fp8,
  * and these read the codes; where weights are sharded codes are gathered in their place. No bit
  * changes. gather: the function that gathers weights once a step, in whose place it then runs; -1:
- * there is none. After all entries are there, before zero3_gather_weights.
+ * there is none. After all entries are there, before zero3_gather_weights. Returns the function, or
+ * -1 if there is nothing to round.
  */
-void fp8_weights(struct program *program, int gather);
+int fp8_weights(struct program *program, int gather);
 
 /*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank
@@ -348,8 +349,8 @@ static inline bool entry_begins_whole(enum entry_kind entry)
  * n_ahead: this number of buckets that products read, with vectors that are read before the next;
  * -1: one, and as many as, by these times, travel while the optimizer of the others works. The step
  * then begins with these buckets whole (bucket.gathered_ahead): ENTRY_GATHER must have run once
- * before it, and since shards were written from outside. No bit changes. Returns how many are
- * gathered so.
+ * before it, and since shards were written from outside. No bit changes. `gather` may round weights
+ * ahead of its gathers (fp8_weights). Returns how many are gathered so.
  */
 struct ahead_options {
     int n_ahead;

@@ -17,6 +17,11 @@
  * for all of them, so that more would only lose time under the forward. Before the first step, and
  * wherever shards have been written by anything else, ENTRY_GATHER runs; verify checks that a step
  * leaves what it begins with.
+ *
+ * Where weights are rounded for products of fp8 ahead of these gathers (fp8_weights.c), the head
+ * ends with the first gather of codes: a rank's codes need the largest elements of all ranks' parts
+ * of all weights, which the last optimizer has updated. What is read first is none of these while
+ * fp8_edge_layers leave out the first layer and the embedding.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -29,6 +34,7 @@ struct head_pass {
     struct program *program;
     const struct ahead_options *options;
     int gather, update; /* functions */
+    int first, n;       /* gathers of the former that may move: one behind the other */
     /* By base. */
     bool *is_gathered, *is_for_products;
     struct arena arena;
@@ -48,6 +54,15 @@ static bool touches(const struct program *p, const struct op *op, int base)
 static int gathered_base(const struct program *p, const struct op *gather)
 {
     return program_base(p, gather->out[ALL_GATHER_FULL]);
+}
+
+static bool is_gather_of_bucket(const struct program *p, const struct op *op)
+{
+    bool is_one = false;
+
+    for (int i = 0; i < p->n_buckets && op->kind == OP_ALL_GATHER; i++)
+        is_one |= p->buckets[i].weights == op->out[ALL_GATHER_FULL];
+    return is_one;
 }
 
 /* The gathered bases that an op has to do with; their number. */
@@ -76,7 +91,7 @@ static void find_bases(struct head_pass *a)
 
     a->is_gathered = arena_array(&a->arena, bool, p->n_values);
     a->is_for_products = arena_array(&a->arena, bool, p->n_values);
-    for (int i = 0; i < gather->n_ops; i++)
+    for (int i = a->first; i < gather->n_ops; i++)
         a->is_gathered[gathered_base(p, &gather->ops[i])] = true;
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
@@ -192,9 +207,9 @@ static int count_hidden(struct head_pass *a, int first)
         for (int k = gathered_of(a, &update->ops[i], bases); k > 0; k--)
             optimizer_ns[bases[k - 1]] += ns;
     }
-    for (; n < gather->n_ops; n++) {
-        left -= optimizer_ns[gathered_base(p, &gather->ops[n])];
-        travel += op_ns(a, &gather->ops[n]);
+    for (; n < a->n; n++) {
+        left -= optimizer_ns[gathered_base(p, &gather->ops[a->first + n])];
+        travel += op_ns(a, &gather->ops[a->first + n]);
         if (travel > left)
             break;
     }
@@ -207,8 +222,8 @@ static int count_read_first(const struct head_pass *a, int n)
     const struct function *gather = &a->program->functions[a->gather];
     int i = 0;
 
-    for (int n_products = 0; i < gather->n_ops; i++) {
-        n_products += a->is_for_products[gathered_base(a->program, &gather->ops[i])];
+    for (int n_products = 0; i < a->n; i++) {
+        n_products += a->is_for_products[gathered_base(a->program, &gather->ops[a->first + i])];
         if (n_products > n)
             break;
     }
@@ -245,18 +260,20 @@ static void replace_gather(const struct head_pass *a, struct entry *e, int other
     e->n_actions = n;
 }
 
-/* The function that gathers all but the first n; -1: there are no others. */
+/* The function that does all but the first n gathers; -1: there is nothing else. */
 static int gather_others(const struct head_pass *a, int n)
 {
     struct program *p = a->program;
 
     if (n == p->functions[a->gather].n_ops)
         return -1;
-    int others = program_function(p, "gather others", 0);
-    for (int i = n; i < p->functions[a->gather].n_ops; i++) {
+    int others =
+        program_function(p, a->first ? "round weights, gather others" : "gather others", 0);
+    for (int i = 0; i < p->functions[a->gather].n_ops; i++) {
         struct op op = p->functions[a->gather].ops[i];
 
-        program_emit(p, others, &op);
+        if (i < a->first || i >= a->first + n)
+            program_emit(p, others, &op);
     }
     return others;
 }
@@ -267,7 +284,7 @@ static void move_head(const struct head_pass *a, int n, int at)
     struct program *p = a->program;
 
     for (int i = 0; i < n; i++) {
-        struct op op = p->functions[a->gather].ops[i];
+        struct op op = p->functions[a->gather].ops[a->first + i];
 
         at = gather_in_update(a, &op, at);
         for (int b = 0; b < p->n_buckets; b++)
@@ -280,6 +297,20 @@ static void move_head(const struct head_pass *a, int n, int at)
             replace_gather(a, &p->entries[e], others);
 }
 
+/* The gathers that the function ends with, and how many come ahead of the first of codes. */
+static void find_gathers(struct head_pass *a)
+{
+    const struct program *p = a->program;
+    const struct function *gather = &p->functions[a->gather];
+
+    a->first = gather->n_ops;
+    while (a->first > 0 && is_gather_of_bucket(p, &gather->ops[a->first - 1]))
+        a->first--;
+    while (a->first + a->n < gather->n_ops &&
+           p->values[gather->ops[a->first + a->n].out[ALL_GATHER_FULL]].role == ROLE_WEIGHT)
+        a->n++;
+}
+
 int zero_gather_ahead(struct program *program, int gather, const struct ahead_options *options)
 {
     const struct entry *step = &program->entries[ENTRY_STEP];
@@ -289,6 +320,7 @@ int zero_gather_ahead(struct program *program, int gather, const struct ahead_op
                            .update = step->actions[step->n_actions - 1].function };
     int n = 0;
 
+    find_gathers(&a);
     find_bases(&a);
     int at = first_optimizer(&a);
     if (at < program->functions[a.update].n_ops)

@@ -128,6 +128,42 @@ static void all_of_them(void **state)
     program_release(&before);
 }
 
+/* ---- weights of fp8 ---- */
+
+static bool gathers_codes(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_ALL_GATHER &&
+           p->values[program_base(p, op->out[ALL_GATHER_FULL])].role == ROLE_CODES;
+}
+
+/* What is read first is bf16, if the first layer is: it moves. Codes do not, nor what is behind
+ * them; and if codes are read first, nothing does but vectors. */
+static void before_weights_are_rounded(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * 2; i++) {
+        struct model_spec spec;
+        struct compile_train options = many_buckets(&spec, 1, 1 + i / 2 * 1000);
+        struct program p;
+
+        options.fp8 =
+            (struct fp8_choice){ .recipe = i % 2 ? FP8_TENSOR : FP8_BLOCKWISE, .edge_layers = 1 };
+        compile(&p, &options);
+        const struct function *f = &p.functions[p.entries[ENTRY_STEP].actions[0].function];
+        int n_codes = 0;
+
+        assert_true(count_in_update(&p) > 0);
+        check_order(&p);
+        for (int k = 0; k < f->n_ops; k++)
+            n_codes += gathers_codes(&p, &f->ops[k]);
+        assert_true(n_codes > 0);
+        f = last_function(&p);
+        for (int k = 0; k < f->n_ops; k++)
+            assert_false(gathers_codes(&p, &f->ops[k]));
+        program_release(&p);
+    }
+}
+
 /* ---- by time ---- */
 
 struct times {
@@ -201,9 +237,8 @@ static void a_step_leaves_what_it_begins_with(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_buckets_in_the_update),
-        cmocka_unit_test(all_of_them),
-        cmocka_unit_test(as_many_as_travel),
+        cmocka_unit_test(first_buckets_in_the_update),       cmocka_unit_test(all_of_them),
+        cmocka_unit_test(before_weights_are_rounded),        cmocka_unit_test(as_many_as_travel),
         cmocka_unit_test(a_step_leaves_what_it_begins_with),
     };
 
