@@ -71,4 +71,13 @@ done
 expect 'the sweep takes them, and runs the fourth' 0 '^4 trials: 4 finished$' "$lmtrain" sweep "$dir/array.yaml" --set train.steps=4 --set ranks=1
 expect 'it started one process' 0 '^trial-003.log$' ls "$dir/array/log"
 expect 'and no other' 0 '^1$' sh -c 'ls "$1" | wc -l' sh "$dir/array/log"
+
+# Trials that are compared: tasks that take them in turn, as the script's head says.
+job join "$rates, stop: asha, eta: 2, min_steps: 4, asynchronous: true"
+sed -e 's/^#SBATCH --array=.*/#SBATCH --array=0-1/' -e "s,$dir/array.yaml --set train.steps=4 --trial.*,$dir/join.yaml --set train.steps=8 --join," \
+    "$dir/array.sbatch" >"$dir/join.sbatch"
+expect 'two tasks that join' 0 '' bounded sbatch --wait --quiet --output="$dir/join-%a.out" "$dir/join.sbatch"
+expect 'both had trials' 0 '^2$' sh -c 'grep -l "^trial [0-9]: step" "$1"-[01].out | wc -l' sh "$dir/join"
+expect 'the later one has the table' 0 '^4 trials: [1-3] finished, [1-3] stopped$' sh -c 'cat "$1"-[01].out' sh "$dir/join"
+expect 'of decisions that replay' 0 'all as the rules make them' "$lmtrain" sweep "$dir/join" --replay
 finish
