@@ -243,6 +243,35 @@ static void times(void **state)
     rig_close(&rig);
 }
 
+/* Kinds of ops have times in one step of seven, from the second one on, and in no evaluation. */
+static void times_of_kinds(void **state)
+{
+    struct rig rig;
+    struct run_op_times t;
+
+    (void)state;
+    rig_open(&rig, 0, NULL);
+    run_set_timed(rig.run, 0);
+    for (int step = 1; step <= 16; step++) {
+        double begin = clock_seconds(), sum = 0;
+        bool is_timed = step % 7 == 2;
+
+        rig.n_trace = 0;
+        must_run(&rig, ENTRY_STEP, 0);
+        double took = clock_seconds() - begin;
+        must_run(&rig, ENTRY_EVALUATE, 1);
+        t = run_take_op_times(rig.run);
+        assert_int_equal(t.n_steps, is_timed);
+        for (int kind = 0; kind < N_OP_KINDS; kind++) {
+            assert_true((t.seconds[kind] > 0) ==
+                        (is_timed && (kind == OP_ADD || kind == OP_LINEAR_DW)));
+            sum += t.seconds[kind];
+        }
+        assert_true(sum <= took);
+    }
+    rig_close(&rig);
+}
+
 /* Where an entry is one micro-batch, its caller says what starts over. */
 static void first_comes_from_the_caller(void **state)
 {
@@ -418,6 +447,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step),
         cmocka_unit_test(times),
+        cmocka_unit_test(times_of_kinds),
         cmocka_unit_test(first_comes_from_the_caller),
         cmocka_unit_test(starting_over_always),
         cmocka_unit_test(addresses),
