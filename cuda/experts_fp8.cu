@@ -1,6 +1,6 @@
 /*
  * experts_fp8.cu - expert_linear_fp8, expert_linear_dx_fp8, expert_linear_dw_fp8: operands are
- * rounded to e4m3 by blocks (ops/fp8_recipe.h), then multiplied expert by expert
+ * rounded to e4m3 (ops/fp8_recipe.h), then multiplied expert by expert
  *
  * Where an expert's rows end is known on the device alone, and cuBLASLt wants shapes (its grouped
  * products with scales of blocks come with 13.4, TransformerEngine's cublaslt_grouped_gemm.cu
@@ -13,6 +13,10 @@
  * twice the registers of sums and so half the tile of gemm_own.cuh. Codes are copied and loaded as
  * that copies and loads pairs. Bound by the multipliers where experts have a hundred rows and more
  * each; those of sm_90 are fp16's here (mma.cuh).
+ *
+ * With the recipe `tensor` an expert's rows, and its weights, have one scale each: tiles find their
+ * largest elements, a block an expert the largest of those. The product is that of blocks, all of
+ * which have the same scales.
  */
 #include "cuda/expert_slots.cuh"
 #include "cuda/fp8_rounding.cuh"
@@ -45,8 +49,8 @@ static __device__ __forceinline__ slot_rows rows_of_slot(const experts &e, int s
 
 /* ---- rounding ---- */
 
-/* Tiles of all slots, one slot after the other. r: of all. */
-template <bool IS_TRANSPOSED>
+/* Tiles of all slots, one slot after the other. r: of all. WAY: ROUND_LINES, ROUND_BY_ONE. */
+template <bool IS_TRANSPOSED, rounding_way WAY>
 static __global__ void __launch_bounds__(SIDE) round_slots_kernel(rounding r, experts e)
 {
     __shared__ rounding_shared shared;
@@ -57,15 +61,13 @@ static __global__ void __launch_bounds__(SIDE) round_slots_kernel(rounding r, ex
         return;
     r.x += rows.row * r.stride;
     r.rows = rows.n;
-    if (IS_TRANSPOSED) {
-        r.codes += slot * SIDE;
-        r.scales += slot * r.scale_stride;
-    } else {
-        r.codes += slot * SIDE * r.k;
-        r.scales += slot * SIDE;
+    r.codes += IS_TRANSPOSED ? slot * SIDE : slot * SIDE * r.k;
+    r.scales += WAY == ROUND_BY_ONE ? rows.expert
+                : IS_TRANSPOSED     ? slot * r.scale_stride
+                                    : slot * SIDE;
+    if (!IS_TRANSPOSED)
         r.lines = SIDE;
-    }
-    round_tile<IS_TRANSPOSED, ROUND_LINES>(r, tile_of(r, blockIdx.x % r.n_across), shared);
+    round_tile<IS_TRANSPOSED, WAY>(r, tile_of(r, blockIdx.x % r.n_across), shared);
 }
 
 /* Weights: r is of the first expert, and others' come behind. Of codes, `most` has the largest
@@ -82,7 +84,8 @@ static __device__ __forceinline__ void go_to_expert(rounding &r, const expert_we
     r.scales += expert * w.n_scales;
 }
 
-template <bool IS_TRANSPOSED>
+/* WAY: ROUND_SQUARE, ROUND_BY_ONE. */
+template <bool IS_TRANSPOSED, rounding_way WAY>
 static __global__ void __launch_bounds__(SIDE)
     round_weights_kernel(rounding r, expert_weights w, experts e)
 {
@@ -93,10 +96,10 @@ static __global__ void __launch_bounds__(SIDE)
         return;
     r.x += expert * r.rows * r.stride;
     go_to_expert(r, w, expert);
-    round_tile<IS_TRANSPOSED, ROUND_SQUARE>(r, tile_of(r, blockIdx.x % w.n_tiles), shared);
+    round_tile<IS_TRANSPOSED, WAY>(r, tile_of(r, blockIdx.x % w.n_tiles), shared);
 }
 
-template <bool IS_TRANSPOSED>
+template <bool IS_TRANSPOSED, rounding_way WAY>
 static __global__ void __launch_bounds__(SIDE)
     place_weights_kernel(rounding r, const uint8_t *given, expert_weights w, experts e)
 {
@@ -108,8 +111,65 @@ static __global__ void __launch_bounds__(SIDE)
         return;
     go_to_expert(r, w, expert);
     place_tile<IS_TRANSPOSED>(r, t, given + expert * r.rows * r.stride, shared);
-    if (threadIdx.x == 0)
+    if (WAY == ROUND_SQUARE && threadIdx.x == 0)
         *square_scale<IS_TRANSPOSED>(r, t) = e4m3_scale(__float_as_uint(w.most[blockIdx.x]));
+    if (WAY == ROUND_BY_ONE && threadIdx.x == 0 && blockIdx.x % w.n_tiles == 0)
+        *r.scales = e4m3_scale(__float_as_uint(w.most[expert]));
+}
+
+/* ---- one scale an expert ---- */
+
+static __device__ __forceinline__ void measure_tile(const rounding &r, rounding_tile t,
+                                                    rounding_shared &shared)
+{
+    load_tile(r, t, shared.x);
+    uint32_t most = largest_of_all(largest_of_line<true>(shared.x), shared.sizes);
+    if (threadIdx.x == 0)
+        r.most[blockIdx.x] = most;
+}
+
+static __global__ void __launch_bounds__(SIDE) measure_slots_kernel(rounding r, experts e)
+{
+    __shared__ rounding_shared shared;
+    slot_rows rows = rows_of_slot(e, (int)(blockIdx.x / r.n_across));
+
+    if (rows.n == 0)
+        return;
+    r.x += rows.row * r.stride;
+    r.rows = rows.n;
+    measure_tile(r, tile_of(r, blockIdx.x % r.n_across), shared);
+}
+
+static __global__ void __launch_bounds__(SIDE)
+    measure_weights_kernel(rounding r, expert_weights w, experts e)
+{
+    __shared__ rounding_shared shared;
+    int64_t expert = blockIdx.x / w.n_tiles;
+
+    if (expert < e.begin || expert >= e.end)
+        return;
+    r.x += expert * r.rows * r.stride;
+    measure_tile(r, tile_of(r, blockIdx.x % w.n_tiles), shared);
+}
+
+/* A block an expert that is meant. n_tiles: of its weights; 0: those of its rows' slots. */
+static __global__ void __launch_bounds__(SIDE)
+    combine_kernel(rounding r, int64_t n_tiles, experts e)
+{
+    __shared__ uint32_t sizes[SIDE];
+    int expert = e.begin + blockIdx.x;
+    int64_t first = expert * n_tiles, n = n_tiles;
+    uint32_t own = 0;
+
+    if (!n_tiles) {
+        first = slot_of(e.ends, expert) * r.n_across;
+        n = (e.ends[expert] - begin_of(e.ends, expert) + SIDE - 1) / SIDE * r.n_across;
+    }
+    for (int64_t i = threadIdx.x; i < n; i += SIDE)
+        own = r.most[first + i] > own ? r.most[first + i] : own;
+    uint32_t most = largest_of_all(own, sizes);
+    if (threadIdx.x == 0)
+        r.scales[expert] = e4m3_scale(most);
 }
 
 /* ---- products ---- */
@@ -269,8 +329,8 @@ template <typename O> struct coded_experts {
     int first;
 };
 
-/* Forward and dx: a slot's rows, and 128 columns. */
-template <int WIDE>
+/* Forward and dx: a slot's rows, and 128 columns. HAS_ONE: scale an expert, of a and of b. */
+template <int WIDE, bool HAS_ONE>
 static __global__ void __launch_bounds__(THREADS) rows_kernel(coded_experts<bf16> p)
 {
     CUDA_SHARED(bf16, shared);
@@ -281,15 +341,15 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(coded_experts<bf16
         return;
     coded_tile t = { p.a, p.b, p.n_blocks, rows.n, (int)(p.n_cols - col) };
     t.a.codes += slot * SIDE * p.a.ld;
-    t.a.scales += slot * SIDE;
+    t.a.scales += HAS_ONE ? rows.expert : slot * SIDE;
     t.b.codes += rows.expert * p.b_codes + col * p.b.ld;
-    t.b.scales += rows.expert * p.b_scales + col / SIDE * p.n_blocks;
+    t.b.scales += rows.expert * p.b_scales + (HAS_ONE ? 0 : col / SIDE * p.n_blocks);
     own_out<bf16> out = { p.out + rows.row * p.ld_out + col, NULL, p.ld_out, 0 };
     run_tile<bf16, WIDE>(t, out, shared);
 }
 
 /* 128 x 128 of an expert's dw, whose k are its slots. */
-template <int WIDE>
+template <int WIDE, bool HAS_ONE>
 static __global__ void __launch_bounds__(THREADS) dw_kernel(coded_experts<float> p)
 {
     CUDA_SHARED(bf16, shared);
@@ -305,9 +365,9 @@ static __global__ void __launch_bounds__(THREADS) dw_kernel(coded_experts<float>
     coded_tile t = { p.a, p.b, (end - begin + SIDE - 1) / SIDE, (int)(p.n_rows - row),
                      (int)(p.n_cols - col) };
     t.a.codes += row * p.a.ld + slot * SIDE;
-    t.a.scales += row + slot * p.a.k_stride;
+    t.a.scales += HAS_ONE ? expert : row + slot * p.a.k_stride;
     t.b.codes += col * p.b.ld + slot * SIDE;
-    t.b.scales += col + slot * p.b.k_stride;
+    t.b.scales += HAS_ONE ? expert : col + slot * p.b.k_stride;
     float *dw = p.out + (expert * p.n_rows + row) * p.ld_out + col;
     own_out<float> out = { dw, p.first ? NULL : dw, p.ld_out, p.ld_out };
     run_tile<float, WIDE>(t, out, shared);
@@ -318,6 +378,11 @@ static __global__ void __launch_bounds__(THREADS) dw_kernel(coded_experts<float>
 static bool is_dw(const struct op_shape *op)
 {
     return op->kind == OP_EXPERT_LINEAR_DW_FP8;
+}
+
+static bool has_one_scale(const struct op_shape *op)
+{
+    return op->attributes.fp8 == FP8_TENSOR;
 }
 
 static experts experts_of(const struct op_shape *op)
@@ -350,18 +415,31 @@ static rounding rounding_of(const struct op_shape *op, int operand, char *scratc
     r.k = o.k;
     r.codes = (uint8_t *)scratch;
     r.scales = (float *)(scratch + o.code_bytes);
+    r.most = (uint32_t *)(scratch + o.code_bytes + o.scale_bytes);
     r.scale_stride = o.is_weight ? o.k / SIDE : o.lines;
     return r;
+}
+
+static void combine(struct kernels *kernels, const struct kernel_call *call, const rounding &r,
+                    int64_t n_tiles, const experts &e)
+{
+    cuda_launch(kernels, call, cuda_shape_of(e.end - e.begin, SIDE), combine_kernel, r, n_tiles, e);
 }
 
 template <bool IS_TRANSPOSED>
 static void round_rows(struct kernels *kernels, const struct kernel_call *call, const rounding &r)
 {
     experts e = experts_of(&call->op);
+    struct cuda_shape shape =
+        cuda_shape_of(gpu_expert_slots(r.rows, e.n_experts) * r.n_across, SIDE);
 
-    cuda_launch(kernels, call,
-                cuda_shape_of(gpu_expert_slots(r.rows, e.n_experts) * r.n_across, SIDE),
-                round_slots_kernel<IS_TRANSPOSED>, r, e);
+    if (!has_one_scale(&call->op)) {
+        cuda_launch(kernels, call, shape, round_slots_kernel<IS_TRANSPOSED, ROUND_LINES>, r, e);
+        return;
+    }
+    cuda_launch(kernels, call, shape, measure_slots_kernel, r, e);
+    combine(kernels, call, r, 0, e);
+    cuda_launch(kernels, call, shape, round_slots_kernel<IS_TRANSPOSED, ROUND_BY_ONE>, r, e);
 }
 
 template <bool IS_TRANSPOSED>
@@ -374,18 +452,31 @@ static void round_weights(struct kernels *kernels, const struct kernel_call *cal
                           gpu_experts_operand_of(&call->op, 1).n_scales,
                           (const float *)call->op.in[EXPERT_LINEAR_FP8_W_MOST].data };
     struct cuda_shape shape = cuda_shape_of(e.n_experts * of.n_tiles, SIDE);
+    bool has_one = has_one_scale(&call->op);
 
-    if (w->dtype == DTYPE_U8)
-        cuda_launch(kernels, call, shape, place_weights_kernel<IS_TRANSPOSED>, r,
-                    (const uint8_t *)w->data, of, e);
-    else
-        cuda_launch(kernels, call, shape, round_weights_kernel<IS_TRANSPOSED>, r, of, e);
+    if (w->dtype == DTYPE_U8) {
+        cuda_launch(kernels, call, shape,
+                    has_one ? place_weights_kernel<IS_TRANSPOSED, ROUND_BY_ONE>
+                            : place_weights_kernel<IS_TRANSPOSED, ROUND_SQUARE>,
+                    r, (const uint8_t *)w->data, of, e);
+        return;
+    }
+    if (has_one) {
+        cuda_launch(kernels, call, shape, measure_weights_kernel, r, of, e);
+        combine(kernels, call, r, of.n_tiles, e);
+    }
+    cuda_launch(kernels, call, shape,
+                has_one ? round_weights_kernel<IS_TRANSPOSED, ROUND_BY_ONE>
+                        : round_weights_kernel<IS_TRANSPOSED, ROUND_SQUARE>,
+                r, of, e);
 }
 
 static coded_lines lines_of(const struct op_shape *op, int operand, const rounding &r)
 {
     bool is_weight = gpu_experts_operand_of(op, operand).is_weight;
 
+    if (has_one_scale(op))
+        return { r.codes, r.k, r.scales, 0, 0 };
     return { r.codes, r.k, r.scales, is_weight ? 0 : 1, is_weight ? 1 : r.scale_stride };
 }
 
@@ -424,7 +515,7 @@ static void experts_fp8_run(struct kernels *kernels, const struct kernel_call *c
     char *scratch = (char *)align_up((size_t)(uintptr_t)call->scratch, GPU_PRODUCT_ALIGNMENT);
     rounding a = rounding_of(op, 0, scratch);
     rounding b = rounding_of(op, 1, scratch + gpu_experts_operand_of(op, 0).all_bytes);
-    bool is_wide = cuda_is_aligned(&op->out[EXPERT_LINEAR_Y], 16);
+    bool is_wide = cuda_is_aligned(&op->out[EXPERT_LINEAR_Y], 16), has_one = has_one_scale(op);
 
     if (is_dw(op)) {
         coded_experts<float> p = product_of<float>(op, a, b);
@@ -433,7 +524,10 @@ static void experts_fp8_run(struct kernels *kernels, const struct kernel_call *c
         round_rows<true>(kernels, call, a);
         round_rows<true>(kernels, call, b);
         launch(kernels, call, p.e.n_experts * ceil_div(p.n_rows, (int64_t)OWN_ROWS) * p.n_col_tiles,
-               is_wide ? dw_kernel<1> : dw_kernel<0>, p);
+               is_wide   ? has_one ? dw_kernel<1, true> : dw_kernel<1, false>
+                 : has_one ? dw_kernel<0, true>
+                         : dw_kernel<0, false>,
+               p);
         return;
     }
     coded_experts<bf16> p = product_of<bf16>(op, a, b);
@@ -443,7 +537,10 @@ static void experts_fp8_run(struct kernels *kernels, const struct kernel_call *c
     else
         round_weights<false>(kernels, call, b);
     launch(kernels, call, gpu_expert_slots(p.n_rows, p.e.n_experts) * p.n_col_tiles,
-           is_wide ? rows_kernel<1> : rows_kernel<0>, p);
+           is_wide   ? has_one ? rows_kernel<1, true> : rows_kernel<1, false>
+             : has_one ? rows_kernel<0, true>
+                     : rows_kernel<0, false>,
+           p);
 }
 
 static int experts_fp8_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)

@@ -3,7 +3,7 @@
  * rounded to e4m3 (ops/fp8_recipe.h), once for all products that read them
  *
  * A block of threads measures a block of a matrix, of which the rank has what lies in its shard; or,
- * with one scale of each matrix, a norm block, which lies in one matrix. A norm block is rounded by
+ * with one scale of each matrix, a norm block, and then a block each matrix. A norm block is rounded by
  * a block of threads, too. The bits are lib/kernels/cpu/fp8_weights.c's. Bound by memory: two bytes
  * of an element are read twice, one is written.
  */
@@ -105,21 +105,29 @@ static __global__ void __launch_bounds__(THREADS)
         of_chunk[blockIdx.x] = all;
 }
 
-/* A block a matrix: its norm blocks, of those that the rank has. */
+/* A block a matrix, of what the rank has of it: norm blocks, and elements one by one where a norm
+ * block has others, too. */
 static __global__ void __launch_bounds__(THREADS)
     join_chunks_kernel(weight_rounding r, const uint32_t *of_chunk, float *most)
 {
     __shared__ uint32_t sizes[THREADS];
-    const ops_fp8_matrix *m = &r.matrices[blockIdx.x];
-    int64_t begin = begin_of(r), n_chunks = (r.n + CHUNK - 1) / CHUNK;
+    const ops_fp8_matrix *m = r.matrices;
     uint32_t own = 0;
 
-    for (int64_t i = threadIdx.x; i < n_chunks; i += THREADS)
-        if (matrix_at(r, begin + i * CHUNK) == m)
-            own = larger(own, of_chunk[i]);
+    while (blockIdx.x >= m->first_block + m->n)
+        m++;
+    int64_t n = m->rows * m->cols, at = m->first + (blockIdx.x - m->first_block) * n - begin_of(r);
+    int64_t first = at > 0 ? at : 0, end = at + n < r.n ? at + n : r.n;
+    int64_t whole = (first + CHUNK - 1) / CHUNK, rest = end / CHUNK;
+    for (int64_t i = first + threadIdx.x; i < end && i < whole * CHUNK; i += THREADS)
+        own = larger(own, (uint32_t)(r.x[i] & 0x7fffu) << 16);
+    for (int64_t i = whole + threadIdx.x; i < rest; i += THREADS)
+        own = larger(own, of_chunk[i]);
+    for (int64_t i = (rest > whole ? rest : whole) * CHUNK + threadIdx.x; i < end; i += THREADS)
+        own = larger(own, (uint32_t)(r.x[i] & 0x7fffu) << 16);
     uint32_t all = largest_of_all(own, sizes);
     if (threadIdx.x == 0)
-        most[m->first_block] = __uint_as_float(all);
+        most[blockIdx.x] = __uint_as_float(all);
 }
 
 static __global__ void __launch_bounds__(THREADS)
@@ -149,8 +157,8 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t row = element / m->cols, across = n_across(m->cols);
             int64_t block = row / m->rows * blocks_of_one(m) + row % m->rows / SIDE * across +
                             element % m->cols / SIDE;
-            float scale =
-                e4m3_scale(__float_as_uint(joined[m->first_block + (r.has_one ? 0 : block)]));
+            int64_t found = m->first_block + (r.has_one ? row / m->rows : block);
+            float scale = e4m3_scale(__float_as_uint(joined[found]));
             float x = __uint_as_float((uint32_t)r.x[i] << 16);
 
             code = scale > 0 ? e4m3_code(x / scale) : 0;
@@ -188,7 +196,7 @@ static void amax_run(struct kernels *kernels, const struct kernel_call *call, in
     }
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(r.n, (int64_t)CHUNK), THREADS),
                 measure_chunks_kernel, r, of_chunk);
-    cuda_launch(kernels, call, cuda_shape_of(r.n_matrices, THREADS), join_chunks_kernel, r,
+    cuda_launch(kernels, call, cuda_shape_of(most->cols, THREADS), join_chunks_kernel, r,
                 (const uint32_t *)of_chunk, (float *)most->data);
 }
 

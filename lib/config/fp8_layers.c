@@ -22,12 +22,10 @@ static void check_experts(struct job_reader *r)
 
     if (job->train.fp8_experts != FP8_EXPERTS_FP8)
         return;
-    if (job->train.fp8 != FP8_BLOCKWISE)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "train.fp8_experts"),
-            "train.fp8_experts is fp8 and train.fp8 %s: experts' products have scales of "
-            "blocks alone (hint: train.fp8: blockwise, or fp8_experts: bf16)",
-            choice_word(fp8_choices, (int)job->train.fp8));
+    if (job->train.fp8 == FP8_NONE)
+        diagnostics_add(&r->mistakes, reader_given(r, "train.fp8_experts"),
+                        "train.fp8_experts is fp8, but train.fp8 none rounds no product (hint: "
+                        "train.fp8: blockwise or tensor, or fp8_experts: bf16)");
     if (job->model.n_experts == 0)
         diagnostics_add(&r->mistakes, reader_given(r, "train.fp8_experts"),
                         "train.fp8_experts is fp8, but the model has no experts (hint: leave it "

@@ -123,6 +123,7 @@ static size_t linear_fp8(const struct op_shape *op)
 struct gpu_experts_operand gpu_experts_operand_of(const struct op_shape *op, int operand)
 {
     bool is_dw = op->kind == OP_EXPERT_LINEAR_DW_FP8, is_weight = !is_dw && operand;
+    bool has_one = op->attributes.fp8 == FP8_TENSOR;
     int64_t m = op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS].cols;
     const struct tensor *x = &op->in[is_weight ? (int)EXPERT_LINEAR_W : operand];
     struct gpu_experts_operand o = {
@@ -133,11 +134,15 @@ struct gpu_experts_operand gpu_experts_operand_of(const struct op_shape *op, int
 
     o.lines = o.is_transposed ? x->cols : rows;
     o.k = round_up(o.is_transposed ? rows : x->cols, OPS_FP8_BLOCK);
-    o.n_scales = o.k / OPS_FP8_BLOCK * (is_weight ? ceil_div(o.lines, OPS_FP8_BLOCK) : o.lines);
-    int64_t times = is_weight ? m : 1;
+    o.n_tiles = o.k / OPS_FP8_BLOCK * ceil_div(o.lines, OPS_FP8_BLOCK);
+    o.n_scales = has_one ? 1 : is_weight ? o.n_tiles : o.k / OPS_FP8_BLOCK * o.lines;
+    int64_t times = is_weight ? m : 1, n_scales = has_one ? m : times * o.n_scales;
     o.code_bytes = align_up((size_t)(times * o.lines * o.k), GPU_PRODUCT_ALIGNMENT);
-    o.all_bytes = o.code_bytes +
-                  align_up((size_t)(times * o.n_scales) * sizeof(float), GPU_PRODUCT_ALIGNMENT);
+    o.scale_bytes = align_up((size_t)n_scales * sizeof(float), GPU_PRODUCT_ALIGNMENT);
+    o.all_bytes = o.code_bytes + o.scale_bytes;
+    if (has_one)
+        o.all_bytes +=
+            align_up((size_t)(times * o.n_tiles) * sizeof(uint32_t), GPU_PRODUCT_ALIGNMENT);
     return o;
 }
 

@@ -96,9 +96,10 @@ size_t gpu_fp8_padded_bytes(const struct op_shape *op);
  */
 struct gpu_experts_operand {
     int64_t lines, k; /* of weights: of an expert */
-    int64_t n_scales; /* likewise */
+    int64_t n_scales; /* likewise; with the recipe `tensor`, of each expert: 1 */
+    int64_t n_tiles;  /* of 128 x 128; likewise. All slots' of rows */
     bool is_weight, is_transposed;
-    size_t code_bytes, all_bytes; /* of all experts */
+    size_t code_bytes, scale_bytes, all_bytes; /* of all experts; the last with what tiles find */
 };
 struct gpu_experts_operand gpu_experts_operand_of(const struct op_shape *op, int operand);
 

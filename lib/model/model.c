@@ -25,6 +25,11 @@ int emit_with_lora(const struct emitter *e, enum module_id module, int x, int y)
     return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0, 0 });
 }
 
+static bool is_of_experts(enum module_id module)
+{
+    return module == MODULE_EXPERTS_GATE_UP || module == MODULE_EXPERTS_DOWN;
+}
+
 bool emit_in_fp8(const struct emitter *e, enum module_id module, int64_t rows, int64_t cols)
 {
     const struct fp8_choice *fp8 = &e->b->fp8;
@@ -35,7 +40,8 @@ bool emit_in_fp8(const struct emitter *e, enum module_id module, int64_t rows, i
         cols % OPS_FP8_MULTIPLE)
         return false;
     if (!fp8->by_product)
-        e->b->program->parameters[model_parameter(e->b, id)].in_fp8 = 1;
+        e->b->program->parameters[model_parameter(e->b, id)].in_fp8 =
+            is_of_experts(module) && fp8->recipe == FP8_TENSOR ? IN_FP8_BY_RANK : IN_FP8;
     return true;
 }
 

@@ -1,19 +1,23 @@
 /*
- * experts_fp8.c - products of experts whose operands are rounded to e4m3 (fp8_recipe.h), blockwise,
- * and their gradients
+ * experts_fp8.c - products of experts whose operands are rounded to e4m3 (fp8_recipe.h), and their
+ * gradients
  *
  * Of each expert they are linear_fp8's of its rows. An expert has its rows on one rank, in an order
  * that no layout changes but the number of ranks of experts, so blocks along its tokens are the
- * same however experts are cut into groups. A scale of all rows would be one of other experts'
- * rows, too, and of rows that are none: the recipe `tensor` has no such products.
+ * same however experts are cut into groups. With the recipe `tensor` what a rank has of an expert's
+ * rows, and of its matrix, is a tensor of its own: no scale depends on other experts' rows, nor is
+ * one joined over ranks.
  */
 #include "ops/weight_product_impl.h"
 
 static int recipe_check(const struct op_shape *op, struct err *err)
 {
-    if (op->attributes.fp8 != FP8_BLOCKWISE)
-        return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d", op_name(op->kind),
-                       (int)op->attributes.fp8, FP8_BLOCKWISE);
+    if (op->attributes.fp8 != FP8_BLOCKWISE && op->attributes.fp8 != FP8_TENSOR)
+        return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d or %d", op_name(op->kind),
+                       (int)op->attributes.fp8, FP8_BLOCKWISE, FP8_TENSOR);
+    if (op->attributes.e5m2_dy)
+        return err_set(err, ERR_FAILED, "%s: dy is rounded to e5m2, wanted e4m3",
+                       op_name(op->kind));
     return 0;
 }
 
@@ -36,7 +40,8 @@ static int product_check(const struct op_shape *op, struct err *err)
 
     if (operands_check(op, err) || check_expert_linear(op, err))
         return -1;
-    int64_t n = m * ops_fp8_blocks(w->rows / m, w->cols);
+    const struct ops_fp8_matrix all = { 0, w->rows / m, w->cols, 0, m };
+    int64_t n = ops_fp8_matrix_blocks(&all, op->attributes.fp8 == FP8_TENSOR);
     if (w->dtype != DTYPE_U8)
         return 0;
     if (!tensor_given(most))
@@ -47,7 +52,7 @@ static int product_check(const struct op_shape *op, struct err *err)
     return 0;
 }
 
-/* Where ranks have parts of w, blocks are of a rank's part. */
+/* Where ranks have parts of w, blocks, or the one scale, are of a rank's part. */
 static int want_most(const struct spread_query *q)
 {
     enum spread w = q->in[EXPERT_LINEAR_W], most = q->in[EXPERT_LINEAR_FP8_W_MOST];

@@ -7,7 +7,9 @@
  *   blockwise  activations and gradients: 128 neighbours along k of one row (or column); weights:
  *              128 x 128 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)
  *   tensor     the whole tensor of which the operand may be a part: the ranks that divide a matrix,
- *              or the sequences of a micro-batch, have one scale together
+ *              or the sequences of a micro-batch, have one scale together; of experts, what a
+ *              rank has of one's rows, or of its matrix, as NVIDIA's TransformerEngine has it
+ *              (GroupedLinear: a quantizer for each expert's rows and weight)
  *
  *   scale = max |x| / 448, code = x / scale as e4m3 (Micikevicius et al. 2022), to nearest, halves
  *   to even, at most 448
@@ -69,8 +71,8 @@ struct fp8_choice {
     int edge_layers; /* so many layers at either end of the model are left as they are */
     int wide_dw;     /* gradients of weights are products of bf16 */
     int by_product;  /* each product rounds its weight, not the step (program/fp8_weights.c) */
-    int has_experts; /* with FP8_BLOCKWISE: products of experts, too */
-    int e5m2_dy;     /* with FP8_TENSOR: gradients of outputs are rounded to e5m2 */
+    int has_experts; /* products of experts, too */
+    int e5m2_dy;     /* with FP8_TENSOR: gradients of outputs are rounded to e5m2, but experts' */
 };
 
 #endif

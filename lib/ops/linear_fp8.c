@@ -280,11 +280,13 @@ static const struct op_info fp8_weight_amax = {
     .flops_per_element = 1,
 };
 
-/* Where ranks have parts, what is found of these is joined, or (blocks within a part) is not. */
+/* Where ranks have parts, what is found of these is joined, or (blocks within a part, and parts of
+ * experts' matrices) is not. */
 static int weight_codes_spread(const struct spread_query *q)
 {
     enum spread x = q->in[FP8_WEIGHT_CODES_X], most = q->in[FP8_WEIGHT_CODES_MOST];
-    bool is_own = most == SPREAD_ROWS && x != SPREAD_SAME && q->op->attributes.fp8 != FP8_TENSOR;
+    bool has_parts = q->op->attributes.fp8 != FP8_TENSOR || q->op->attributes.n_experts;
+    bool is_own = most == SPREAD_ROWS && x != SPREAD_SAME && has_parts;
 
     if (x == SPREAD_PARTIAL)
         return spread_refuse(q, FP8_WEIGHT_CODES_X, MAY_ROWS | MAY_COLS);

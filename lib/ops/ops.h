@@ -215,9 +215,10 @@
  *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
  *   expert_linear_fp8   x[R x k] bf16, ends[1 x m] i32, w[m n x k] bf16 or u8, w_most?[1 x B] fp32
  *                       -> y[R x n] bf16
- *                         of each expert the linear_fp8 of its rows and its w, blockwise: blocks of
- *                         w are of one expert each. w_most: with codes, as linear_fp8's, of one
- *                         expert after the other; else it is not read
+ *                         of each expert the linear_fp8 of its rows and its w: blocks of w are of
+ *                         one expert each, and with one scale its rows have one, and its w. w_most:
+ *                         with codes, as linear_fp8's, of one expert after the other; else it is
+ *                         not read
  *   expert_linear_dx_fp8  dy[R x n] bf16, ends, w[m n x k] bf16 or u8, w_most? -> dx[R x k] bf16
  *   expert_linear_dw_fp8  dy[R x n] bf16, x[R x k] bf16, ends -> dw[m n x k] +=
  *                         likewise; blocks along tokens begin with each expert's rows
@@ -485,7 +486,7 @@ struct op_attributes {
                      * up to its own; attentions: 0: any number */
     int alibi;        /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int n_experts;    /* send_rows, return_rows, expert_order with begin: those of all ranks;
-                     * limit_choices */
+                     * limit_choices; fp8_weight_codes: not 0 where the matrices are experts' */
     int64_t capacity; /* limit_choices: choices of an expert that are kept */
     int64_t n_rows;   /* of experts' rows, which are a bound: so many are expected; 0: all */
     int normalize;    /* router: weights are of the chosen experts' scores alone */

@@ -338,13 +338,6 @@ static bool come_alone(enum op_kind kind)
     return is_head(kind) || kind == OP_NEWTON_SCHULZ;
 }
 
-/* Whether the operand's largest element is found by the product, not an operand. */
-static bool is_measured(const struct op_shape *op, int operand)
-{
-    return op->attributes.fp8 == FP8_TENSOR && op->in[operand].dtype != DTYPE_U8 &&
-           !tensor_given(&op->in[ops_fp8_most(op->kind, operand)]);
-}
-
 static bool is_of_experts(enum op_kind kind)
 {
     return kind == OP_EXPERT_LINEAR_FP8 || kind == OP_EXPERT_LINEAR_DX_FP8 ||
@@ -363,6 +356,14 @@ static int rounded_operand(const struct op_shape *op, int i)
 static bool is_rounded(const struct tensor *x, bool is_weight)
 {
     return !is_weight && x->dtype == DTYPE_U8 && x->cols % OPS_FP8_BLOCK == 0;
+}
+
+/* Whether the operand's largest element is found by the product, not an operand. */
+static bool is_measured(const struct op_shape *op, int i)
+{
+    if (op->attributes.fp8 != FP8_TENSOR || op->in[rounded_operand(op, i)].dtype == DTYPE_U8)
+        return false;
+    return is_of_experts(op->kind) || !tensor_given(&op->in[ops_fp8_most(op->kind, i)]);
 }
 
 /* Both operands are read, and written and read as codes, before the product; those are read twice
@@ -415,9 +416,11 @@ struct formula price_products(const struct prices *prices, const struct op_shape
     if (in_fp8) {
         formula.ns += rounding_ns(prices, op);
         for (int i = 0; i < OPS_FP8_OPERANDS; i++)
-            n_kernels += op->attributes.fp8 != FP8_TENSOR || op->in[i].dtype == DTYPE_U8 ? 1
-                         : is_measured(op, i)                                            ? 3
-                                                                                         : 2;
+            n_kernels +=
+                op->attributes.fp8 != FP8_TENSOR || op->in[rounded_operand(op, i)].dtype == DTYPE_U8
+                    ? 1
+                : is_measured(op, i) ? 3
+                                     : 2;
     }
     formula.n_kernels = n_kernels;
     return formula;

@@ -7,7 +7,8 @@
  * rounds its shard, and codes are gathered, in half the bytes. A block may lie in several shards:
  * ranks find the largest element of what they have of each block first, and gather those, a number
  * for each 128 x 128, of all buckets together. A maximum has no order, so codes are those of whole
- * weights, bit for bit, wherever shards end.
+ * weights, bit for bit, wherever shards end. With one scale of a matrix it is of all ranks' parts,
+ * but of experts' matrices, where a rank's part has its own.
  *
  *     F  %90 = fp8_weight_amax weights.1:shard, ...                    function "round weights"
  *     F  %91 = all_gather %90  over dp
@@ -39,6 +40,7 @@ struct rounded_weights {
 struct rounding_group {
     enum mesh_axis shard_axis;
     bool is_sharded;
+    bool is_of_experts;
     unsigned apart;  /* axes, as bits, along which ranks have other elements */
     unsigned joined; /* of these, along which they are of the same blocks, beside shard_axis */
     int64_t n_blocks;
@@ -197,12 +199,24 @@ static void make_begin(struct rounding_pass *w, struct rounded_weights *r)
 
 /* ---- groups ---- */
 
+/* Of a bucket's parameters all are, or none (buckets.c). */
+static bool is_of_experts(const struct rounding_pass *w, const struct rounded_weights *r)
+{
+    const struct program *p = w->program;
+
+    for (int i = 0; i < p->n_parameters; i++)
+        if (is_in(r, p, i) && p->parameters[i].in_fp8 == IN_FP8_BY_RANK)
+            return true;
+    return false;
+}
+
 /* Over the model's axes blocks are of a rank's part of a matrix, and one scale of the whole. */
 static struct rounding_group group_of(const struct rounding_pass *w,
                                       const struct rounded_weights *r)
 {
     const struct program *p = w->program;
-    struct rounding_group g = { .is_sharded = r->bucket >= 0 };
+    struct rounding_group g = { .is_sharded = r->bucket >= 0,
+                                .is_of_experts = is_of_experts(w, r) };
 
     if (g.is_sharded)
         g.shard_axis = p->buckets[r->bucket].axis;
@@ -210,7 +224,7 @@ static struct rounding_group group_of(const struct rounding_pass *w,
         if (p->mesh.size[axis] == 1 || p->values[r->x].spread[axis] == SPREAD_SAME)
             continue;
         g.apart |= 1U << axis;
-        if (w->recipe == FP8_TENSOR &&
+        if (w->recipe == FP8_TENSOR && !g.is_of_experts &&
             !(g.is_sharded && axis_covers(g.shard_axis, (enum mesh_axis)axis)))
             g.joined |= 1U << axis;
     }
@@ -219,8 +233,8 @@ static struct rounding_group group_of(const struct rounding_pass *w,
 
 static bool are_alike(const struct rounding_group *a, const struct rounding_group *b)
 {
-    return a->is_sharded == b->is_sharded && a->shard_axis == b->shard_axis &&
-           a->apart == b->apart && a->joined == b->joined;
+    return a->is_sharded == b->is_sharded && a->is_of_experts == b->is_of_experts &&
+           a->shard_axis == b->shard_axis && a->apart == b->apart && a->joined == b->joined;
 }
 
 static void join_group(struct rounding_pass *w, struct rounded_weights *r)
@@ -324,6 +338,7 @@ static void round_into(const struct rounding_pass *w, const struct rounded_weigh
     const struct value all = p->values[g->all];
 
     emit(w, (struct op){ .kind = OP_FP8_WEIGHT_CODES,
+                         .attributes.n_experts = g->is_of_experts,
                          .in = { [FP8_WEIGHT_CODES_X] = r->x,
                                  [FP8_WEIGHT_CODES_MOST] = program_view(
                                      p, g->all, r->first_block, all.rows, r->n_blocks, all.stride),

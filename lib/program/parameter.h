@@ -92,6 +92,10 @@ struct bucket {
 };
 
 /* A parameter, with its accumulators and optimizer states. */
+/* Whose weights are rounded once a step (fp8_weights.c): with the scales of ops/fp8_recipe.h, where
+ * those are of a rank's part alone in buckets of their own. */
+enum parameter_in_fp8 { IN_FP8_NOT, IN_FP8, IN_FP8_BY_RANK };
+
 struct parameter {
     const char *name;               /* global: "layers.0.qkv.weight" */
     int64_t rows, cols;             /* of the rank's part */
@@ -109,9 +113,9 @@ struct parameter {
                                              the weight itself (fp32, or bf16 states); the last
                                              three are 0 where a bucket has the states. Under zero
                                              3 weight has no memory (zero3.c) */
-    int codes;  /* what products of fp8 read in the place of weight; 0: they read that */
-    int in_fp8; /* its readers in training are such products */
-    int low;    /* lower words of the master, whose upper ones are the weight; 0: there are none */
+    int codes; /* what products of fp8 read in the place of weight; 0: they read that */
+    enum parameter_in_fp8 in_fp8; /* whether its readers in training are such products */
+    int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
     int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
     int ema;              /* moving average of the master; 0: there is none, or a bucket has it */
     int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */

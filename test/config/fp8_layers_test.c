@@ -39,12 +39,10 @@ static const struct row mistakes[] = {
       1 },
     { "hidden_size: 64, ffn_size: 128, n_layers: 1", ", fp8: blockwise", "",
       "of 1 layer fp8_edge_layers leaves 1", 1 },
-    { FOUR MIXTURE, ", fp8: tensor, fp8_experts: fp8", "",
-      "train.fp8_experts is fp8 and train.fp8 tensor: experts' products have scales of blocks "
-      "alone "
-      "(hint: train.fp8: blockwise, or fp8_experts: bf16)",
+    { FOUR MIXTURE, ", fp8_experts: fp8", "",
+      "train.fp8_experts is fp8, but train.fp8 none rounds no product (hint: train.fp8: blockwise "
+      "or tensor, or fp8_experts: bf16)",
       1 },
-    { FOUR MIXTURE, ", fp8_experts: fp8", "", "train.fp8_experts is fp8 and train.fp8 none", 1 },
     { FOUR, ", fp8: blockwise, fp8_experts: fp8", "",
       "train.fp8_experts is fp8, but the model has no experts (hint: leave it out)", 1 },
     { FOUR, ", fp8: blockwise, fp8_gradients: e5m2", "",
@@ -82,7 +80,7 @@ static const struct row noted[] = {
     { FOUR ", n_experts: 4, n_active_experts: 2, expert_ffn_size: 40",
       ", fp8: blockwise, fp8_experts: fp8", "",
       "train.fp8: experts.down stays bf16 (64 x 40 on a rank are no multiples of 16)", 1 },
-    { FOUR MIXTURE, ", fp8: blockwise, fp8_experts: fp8, micro_batch: 2", "tp: 4",
+    { FOUR MIXTURE, ", fp8: tensor, fp8_experts: fp8, micro_batch: 2", "tp: 4",
       "train.fp8: experts.down stays bf16 (64 x 8 on a rank are no multiples of 16)", 4 },
     { "hidden_size: 64, ffn_size: 200, n_layers: 4", ", fp8: blockwise", "",
       "train.fp8: down stays bf16 (64 x 200 on a rank are no multiples of 16)", 1 },

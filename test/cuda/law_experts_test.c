@@ -135,30 +135,36 @@ static void whole_experts(void **state)
 }
 
 #define FP8 \
-    "model.n_layers=2|data.seq_len=8|model.n_experts=4|model.expert_ffn_size=160|train.fp8=" \
-    "blockwise|" \
-    "train.fp8_edge_layers=0|train.fp8_experts=fp8|parallel.ep=2"
+    "model.n_layers=2|data.seq_len=8|model.n_experts=4|model.expert_ffn_size=160|" \
+    "train.fp8_edge_layers=0|train.fp8_experts=fp8|parallel.ep=2|train.fp8="
+#define PRODUCT "|train.fp8_weights=product"
 
 /* Rounded by each product, or once a step by those that have shards: rows in slots, some empty. */
-static void in_fp8(void **state)
+static void check_fp8(const char *by_product, const char *by_step)
 {
     struct law_case law = small("mixture", "bf16", 2);
 
-    (void)state;
     law.n_ranks = 4;
     law.global_batch = 8;
     law.gradient_sum = "early";
-    law.tuning = FP8 "|train.fp8_weights=product";
+    law.tuning = by_product;
     choose(0, "eager");
     struct law_outcome wanted = law_run(&law), cpu = on_the_cpu(&law);
     near("a GPU and the CPU, fp8", &wanted, &cpu, 2e-2);
     choose(1, "lazy");
-    law.tuning = FP8;
+    law.tuning = by_step;
     law.zero = 3;
     law.recompute = "full";
     law.poison = 1;
     struct law_outcome got = law_run(&law);
     law_must_equal("codes of shards, NCCL", &wanted, &got);
+}
+
+static void in_fp8(void **state)
+{
+    (void)state;
+    check_fp8(FP8 "blockwise" PRODUCT, FP8 "blockwise");
+    check_fp8(FP8 "tensor" PRODUCT, FP8 "tensor");
 }
 
 int main(void)

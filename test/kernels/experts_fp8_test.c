@@ -44,15 +44,18 @@ static int64_t n_rows(const struct size *s)
     return n;
 }
 
-static int64_t n_blocks(const struct size *s)
+static const enum fp8_recipe recipes[] = { FP8_BLOCKWISE, FP8_TENSOR };
+
+static int64_t n_blocks(const struct size *s, enum fp8_recipe recipe)
 {
-    return s->m * ops_fp8_blocks(s->n, s->k);
+    return s->m * (recipe == FP8_TENSOR ? 1 : ops_fp8_blocks(s->n, s->k));
 }
 
 /* more: rows behind those of the last expert. */
-static struct op_case *products(enum op_kind kind, const struct size *s, enum dtype w, int more)
+static struct op_case *products(enum op_kind kind, enum fp8_recipe recipe, const struct size *s,
+                                enum dtype w, int more)
 {
-    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = FP8_BLOCKWISE });
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = recipe });
     int is_dw = kind == OP_EXPERT_LINEAR_DW_FP8, ends = is_dw ? 2 : 1, end = 0;
     int64_t rows = n_rows(s) + more;
 
@@ -73,12 +76,13 @@ static void test_products(void **state)
 {
     (void)state;
     for (int kind = 0; kind < COUNT(kinds); kind++)
-        for (int s = 0; s < COUNT(sizes); s++) {
-            struct op_case *c = products(kinds[kind], &sizes[s], DTYPE_BF16, 0);
+        for (int s = 0; s < COUNT(sizes); s++)
+            for (int r = 0; r < COUNT(recipes); r++) {
+                struct op_case *c = products(kinds[kind], recipes[r], &sizes[s], DTYPE_BF16, 0);
 
-            op_case_check(c, 4e-6);
-            op_case_destroy(c);
-        }
+                op_case_check(c, 4e-6);
+                op_case_destroy(c);
+            }
 }
 
 /* ---- codes ---- */
@@ -89,7 +93,7 @@ static struct op_case *code_weights(const struct op_case *c, const struct size *
     const struct ops_fp8_matrix matrix = { 0, s->n, s->k, 0, s->m };
     struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
     struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
-    int64_t blocks = n_blocks(s);
+    int64_t blocks = n_blocks(s, c->op.attributes.fp8);
 
     amax->dense = codes->dense = true;
     op_case_input(amax, 0, s->m * s->n, s->k, DTYPE_BF16, 1);
@@ -111,29 +115,32 @@ static struct op_case *code_weights(const struct op_case *c, const struct size *
     return codes;
 }
 
+static void check_codes(enum op_kind kind, enum fp8_recipe recipe, const struct size *s)
+{
+    struct op_case *c = products(kind, recipe, s, DTYPE_BF16, 0);
+    struct op_case *codes = code_weights(c, s);
+    struct op_case *coded = products(kind, recipe, s, DTYPE_U8, 0);
+
+    op_case_copy(&coded->op.in[0], &c->op.in[0]);
+    op_case_copy(&coded->op.in[EXPERT_LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
+    op_case_input(coded, EXPERT_LINEAR_FP8_W_MOST, 1, n_blocks(s, recipe), DTYPE_F32, 1);
+    op_case_copy(&coded->op.in[EXPERT_LINEAR_FP8_W_MOST], &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
+    op_case_check(coded, 4e-6);
+    op_case_run(c, 2, RUN_FIRST);
+    op_case_run(coded, 2, RUN_FIRST);
+    op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded w");
+    op_case_destroy(c);
+    op_case_destroy(coded);
+    op_case_destroy(codes);
+}
+
 static void test_codes(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++)
-        for (int i = 1; i < COUNT(sizes); i++) {
-            const struct size *s = &sizes[i];
-            struct op_case *c = products(kinds[kind], s, DTYPE_BF16, 0);
-            struct op_case *codes = code_weights(c, s);
-            struct op_case *coded = products(kinds[kind], s, DTYPE_U8, 0);
-
-            op_case_copy(&coded->op.in[0], &c->op.in[0]);
-            op_case_copy(&coded->op.in[EXPERT_LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
-            op_case_input(coded, EXPERT_LINEAR_FP8_W_MOST, 1, n_blocks(s), DTYPE_F32, 1);
-            op_case_copy(&coded->op.in[EXPERT_LINEAR_FP8_W_MOST],
-                         &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
-            op_case_check(coded, 4e-6);
-            op_case_run(c, 2, RUN_FIRST);
-            op_case_run(coded, 2, RUN_FIRST);
-            op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded w");
-            op_case_destroy(c);
-            op_case_destroy(coded);
-            op_case_destroy(codes);
-        }
+        for (int i = 1; i < COUNT(sizes); i++)
+            for (int r = 0; r < COUNT(recipes); r++)
+                check_codes(kinds[kind], recipes[r], &sizes[i]);
 }
 
 /* ---- experts apart ---- */
@@ -170,29 +177,34 @@ static void check_alone(const struct op_case *all, const struct size *s, int e, 
     op_case_destroy(c);
 }
 
+static void check_each_alone(enum op_kind kind, enum fp8_recipe recipe, const struct size *s)
+{
+    struct op_case *all = products(kind, recipe, s, DTYPE_BF16, 0);
+    int64_t begin = 0;
+
+    op_case_run(all, 2, RUN_FIRST);
+    for (int e = 0; e < s->m; begin += s->rows[e++])
+        if (s->rows[e])
+            check_alone(all, s, e, begin);
+    op_case_destroy(all);
+}
+
 static void test_is_the_plain_product(void **state)
 {
     (void)state;
     if (test_device_is_cuda()) /* whose plain product is a library's */
         skip();
     for (int kind = 0; kind < COUNT(kinds); kind++)
-        for (int i = 0; i < COUNT(sizes); i++) {
-            struct op_case *all = products(kinds[kind], &sizes[i], DTYPE_BF16, 0);
-            int64_t begin = 0;
-
-            op_case_run(all, 2, RUN_FIRST);
-            for (int e = 0; e < sizes[i].m; begin += sizes[i].rows[e++])
-                if (sizes[i].rows[e])
-                    check_alone(all, &sizes[i], e, begin);
-            op_case_destroy(all);
-        }
+        for (int i = 0; i < COUNT(sizes); i++)
+            for (int r = 0; r < COUNT(recipes); r++)
+                check_each_alone(kinds[kind], recipes[r], &sizes[i]);
 }
 
 /* One group of experts after the other writes what all at once do, and no other rows. */
-static void check_groups(enum op_kind kind, const struct size *s)
+static void check_groups(enum op_kind kind, enum fp8_recipe recipe, const struct size *s)
 {
-    struct op_case *all = products(kind, s, DTYPE_BF16, 0);
-    struct op_case *some = products(kind, s, DTYPE_BF16, 0);
+    struct op_case *all = products(kind, recipe, s, DTYPE_BF16, 0);
+    struct op_case *some = products(kind, recipe, s, DTYPE_BF16, 0);
     int n = (s->m + 1) / 2;
 
     op_case_run(all, 2, RUN_FIRST);
@@ -212,18 +224,20 @@ static void check_groups(enum op_kind kind, const struct size *s)
 static void test_groups_of_experts(void **state)
 {
     (void)state;
-    for (int s = 0; s < COUNT(sizes); s++) {
-        check_groups(OP_EXPERT_LINEAR_FP8, &sizes[s]);
-        check_groups(OP_EXPERT_LINEAR_DX_FP8, &sizes[s]);
-    }
+    for (int s = 0; s < COUNT(sizes); s++)
+        for (int r = 0; r < COUNT(recipes); r++) {
+            check_groups(OP_EXPERT_LINEAR_FP8, recipes[r], &sizes[s]);
+            check_groups(OP_EXPERT_LINEAR_DX_FP8, recipes[r], &sizes[s]);
+        }
 }
 
 /* Rows that no expert has are neither read nor written; a NaN in one expert's rows stays there. */
-static void check_left_over(enum op_kind kind)
+static void check_left_over(enum op_kind kind, enum fp8_recipe recipe)
 {
     const struct size *s = &sizes[3];
     bool is_dw = kind == OP_EXPERT_LINEAR_DW_FP8;
-    struct op_case *c = products(kind, s, DTYPE_BF16, 70), *all = products(kind, s, DTYPE_BF16, 0);
+    struct op_case *c = products(kind, recipe, s, DTYPE_BF16, 70);
+    struct op_case *all = products(kind, recipe, s, DTYPE_BF16, 0);
     const struct tensor *out = &c->op.out[0];
 
     c->leaves = 1;
@@ -260,7 +274,8 @@ static void test_left_over_rows(void **state)
 {
     (void)state;
     for (int kind = 0; kind < COUNT(kinds); kind++)
-        check_left_over(kinds[kind]);
+        for (int r = 0; r < COUNT(recipes); r++)
+            check_left_over(kinds[kind], recipes[r]);
 }
 
 int main(void)

@@ -3,7 +3,7 @@
  *
  * An expert has all of its rows on one rank, in one order, and its blocks begin with them: so what
  * is kept, recomputed, sharded, gathered as codes, cut into groups of experts, or laid into pages
- * changes no bit, and ep does not move the loss of the first step. Experts are of 160: more than
+ * changes no bit, and ep does not move the loss of the first step (blockwise). Experts are of 160: more than
  * one block, and of whole ones and a part also on two tp ranks.
  */
 #include <math.h>
@@ -16,9 +16,11 @@
 
 #include "support/law_rig.h"
 
-#define FP8 \
-    "train.fp8=blockwise|train.fp8_edge_layers=0|train.micro_batch=8|model.expert_ffn_size=160|" \
+#define SIZES \
+    "|train.fp8_edge_layers=0|train.micro_batch=8|model.expert_ffn_size=160|" \
     "model.n_experts=4"
+#define FP8 "train.fp8=blockwise" SIZES
+#define TENSOR "train.fp8=tensor" SIZES
 #define PRODUCT "|train.fp8_weights=product"
 #define EXPERTS "|train.fp8_experts=fp8"
 
@@ -37,7 +39,8 @@ static struct law_case experts_case(int n_ranks, const char *tuning)
 /* Other bits than with experts of bf16, of another hash, near those. */
 static void near_bf16(void **state)
 {
-    static const char *const others[] = { FP8, FP8 EXPERTS, FP8 EXPERTS "|train.fp8_dw=bf16" };
+    static const char *const others[] = { FP8, FP8 EXPERTS, FP8 EXPERTS "|train.fp8_dw=bf16",
+                                          TENSOR EXPERTS, TENSOR EXPERTS "|train.fp8_dw=bf16" };
     struct law_outcome got[COUNT(others)];
 
     (void)state;
@@ -92,29 +95,41 @@ static const struct way {
     { "|parallel.ep=2|moe.stash_factor=0", "|moe.stash_factor=0.5", 2, 1, 1, "none" },
 };
 
-static void layouts(void **state)
+static void check_way(const char *recipe, const struct way *way)
 {
     char text[512];
+    struct law_case c = experts_case(way->n_ranks, text);
 
-    (void)state;
-    for (int i = 0; i < COUNT(ways); i++) {
-        struct law_case c = experts_case(ways[i].n_ranks, text);
-
-        if (law_left_out())
-            continue;
-        c.tp = ways[i].tp;
-        c.gradient_sum = "early";
-        snprintf(text, sizeof text, "%s%s", FP8 EXPERTS PRODUCT, ways[i].both);
-        struct law_outcome wanted = law_run(&c);
-        snprintf(text, sizeof text, "%s%s%s", FP8 EXPERTS, ways[i].both, ways[i].own);
-        c.zero = ways[i].zero;
-        c.recompute = ways[i].recompute;
-        c.poison = 1;
-        law_must_run_alike(&c, &wanted);
-    }
+    c.tp = way->tp;
+    c.gradient_sum = "early";
+    snprintf(text, sizeof text, "%s%s%s", recipe, PRODUCT, way->both);
+    struct law_outcome wanted = law_run(&c);
+    snprintf(text, sizeof text, "%s%s%s", recipe, way->both, way->own);
+    c.zero = way->zero;
+    c.recompute = way->recompute;
+    c.poison = 1;
+    law_must_run_alike(&c, &wanted);
 }
 
-/* Rows come home as they would have been computed there. */
+static void layouts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(ways); i++)
+        if (!law_left_out())
+            check_way(FP8 EXPERTS, &ways[i]);
+}
+
+/* A scale of each expert's rows, and of what a rank has of its matrices. */
+static void layouts_by_tensor(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(ways); i++)
+        if (!law_left_out())
+            check_way(TENSOR EXPERTS, &ways[i]);
+}
+
+/* Rows come home as they would have been computed there; but of a tensor, other rows of an expert
+ * would change the scale. */
 static void the_first_loss_does_not_move(void **state)
 {
     static const char *const eps[] = { FP8 EXPERTS, FP8 EXPERTS "|parallel.ep=2",
@@ -139,6 +154,7 @@ int main(void)
         cmocka_unit_test(near_bf16),
         cmocka_unit_test(one_rank),
         cmocka_unit_test(layouts),
+        cmocka_unit_test(layouts_by_tensor),
         cmocka_unit_test(the_first_loss_does_not_move),
     };
 

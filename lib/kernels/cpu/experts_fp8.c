@@ -2,8 +2,8 @@
  * experts_fp8.c - expert_linear_fp8, expert_linear_dx_fp8, expert_linear_dw_fp8: of each expert the
  * product of linear_fp8.c, of its rows and its part of w
  *
- * So blocks along tokens begin with an expert's rows, and blocks of w with its part. Scratch is of
- * as many rows as there may be.
+ * So blocks along tokens begin with an expert's rows, and blocks of w with its part; a scale of all
+ * is of these alone. Scratch is of as many rows as there may be.
  */
 #include "kernels/cpu/experts_impl.h"
 #include "kernels/cpu/linear_impl.h"
@@ -36,7 +36,7 @@ static struct op_shape product_of(const struct op_shape *op, const struct cpu_ex
         struct tensor *part = &one.in[ops_fp8_most(one.kind, LINEAR_W)];
 
         *part = *most;
-        part->cols = ops_fp8_blocks(n, p.other->cols);
+        part->cols = op->attributes.fp8 == FP8_TENSOR ? 1 : ops_fp8_blocks(n, p.other->cols);
         part->data = (float *)most->data + e->number * part->cols;
     }
     return one;

@@ -94,18 +94,32 @@ CPU_INLINE void measure_chunk_body(void *context, int64_t chunk)
 
 CPU_TILES(measure_chunk);
 
-/* A chunk lies in one matrix; what is behind its end is zeros. */
+/* Of the elements from first to end: by chunks, and one by one where a chunk has others, too. */
+static uint16_t largest_from(const struct weight_rounding *r, int64_t first, int64_t end)
+{
+    int64_t whole = min_i64(round_up(first, CHUNK), end),
+            rest = max_i64(whole, end / CHUNK * CHUNK);
+    uint16_t most = larger_of(0, r->x + first, whole - first);
+
+    for (int64_t chunk = whole / CHUNK; chunk < rest / CHUNK; chunk++)
+        most = r->of_chunk[chunk] > most ? r->of_chunk[chunk] : most;
+    return larger_of(most, r->x + rest, end - rest);
+}
+
+/* Of each matrix what x has of it. */
 static void join_chunks(const struct weight_rounding *r)
 {
-    for (int i = 0; i < r->n_matrices; i++)
-        r->most[r->matrices[i].first_block] = 0;
-    for (int64_t chunk = 0; chunk * CHUNK < r->n; chunk++) {
-        const struct ops_fp8_matrix *m = matrix_at(r, r->begin + chunk * CHUNK);
-        float *most = m ? &r->most[m->first_block] : NULL;
-        uint32_t size = (uint32_t)r->of_chunk[chunk] << 16;
+    for (int i = 0; i < r->n_matrices; i++) {
+        const struct ops_fp8_matrix *m = &r->matrices[i];
+        int64_t n = m->rows * m->cols;
 
-        if (most && size > bits_of(*most))
-            *most = float_of(size);
+        for (int64_t one = 0; one < m->n; one++) {
+            int64_t at = m->first + one * n - r->begin;
+            int64_t first = max_i64(at, 0), end = min_i64(at + n, r->n);
+            uint16_t most = first < end ? largest_from(r, first, end) : 0;
+
+            r->most[m->first_block + one] = float_of((uint32_t)most << 16);
+        }
     }
 }
 
@@ -156,7 +170,7 @@ CPU_INLINE void round_chunk_body(void *context, int64_t chunk)
         int64_t element = r->begin + at - m->first, row = element / m->cols;
         int64_t col = element % m->cols, across = ceil_div(m->cols, SIDE);
         int64_t n = min_i64(min_i64(SIDE - col % SIDE, m->cols - col), last - at);
-        int64_t block = r->has_one ? 0
+        int64_t block = r->has_one ? row / m->rows
                                    : row / m->rows * ops_fp8_blocks(m->rows, m->cols) +
                                          row % m->rows / SIDE * across + col / SIDE;
 

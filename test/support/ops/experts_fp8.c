@@ -37,7 +37,9 @@ static void product(const struct op_shape *op, int64_t e, int64_t begin, int64_t
         struct tensor *most = &one.in[ops_fp8_most(one.kind, LINEAR_W)];
 
         *most = op->in[EXPERT_LINEAR_FP8_W_MOST];
-        most->cols = ((n + 127) / 128) * ((op->in[other].cols + 127) / 128);
+        most->cols = op->attributes.fp8 == FP8_TENSOR
+                         ? 1
+                         : ((n + 127) / 128) * ((op->in[other].cols + 127) / 128);
         most->data = at(most, 0, e * most->cols);
     }
     op_facts(one.kind)->reference(&one);

@@ -245,7 +245,7 @@ static int64_t block_at(const struct op_shape *op, int matrices, int64_t element
         if (element < m->first || element >= m->first + m->n * m->rows * m->cols)
             continue;
         if (op->attributes.fp8 == FP8_TENSOR)
-            return m->first_block;
+            return m->first_block + number;
         return m->first_block + number * n_down * n_across + row % m->rows / 128 * n_across +
                col / 128;
     }
@@ -297,13 +297,13 @@ static void fp8_weight_codes(const struct op_shape *op)
     }
 }
 
-/* A matrix, and three of one shape, with a gap behind; a rank has the elements from `begin` on.
- * With one scale each is one matrix. */
+/* A matrix, and three of one shape, which ends of norm blocks cut, with a gap behind; a rank has the
+ * elements from `begin` on. */
 static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin, int64_t n)
 {
     static const struct ops_fp8_matrix table[2][2] = {
         { { 0, 144, 272, 0, 1 }, { 40960, 16, 144, 6, 3 } },
-        { { 0, 144, 272, 0, 1 }, { 40960, 32, 128, 1, 1 } },
+        { { 0, 144, 272, 0, 1 }, { 40960, 16, 144, 1, 3 } },
     };
     bool has_one = recipe == FP8_TENSOR, is_codes = kind == OP_FP8_WEIGHT_CODES;
     struct op_case *c = op_case_create(kind, &(struct op_attributes){ .fp8 = recipe });
@@ -312,7 +312,7 @@ static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin
     c->dense = true;
     op_case_input(c, 0, 1, n, DTYPE_BF16, 1);
     if (is_codes)
-        op_case_input(c, FP8_WEIGHT_CODES_MOST, 3, has_one ? 2 : 12, DTYPE_F32, 1);
+        op_case_input(c, FP8_WEIGHT_CODES_MOST, 3, has_one ? 4 : 12, DTYPE_F32, 1);
     op_case_input(c, matrices, 2, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
     memcpy(c->op.in[matrices].data, table[has_one], sizeof table[0]);
     op_case_input(c, matrices + 1, 1, 1, DTYPE_I64, 1);
@@ -323,9 +323,9 @@ static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin
                        i == 1 ? 0 : (double)(1 + part * 3 % 4));
     if (is_codes) {
         op_case_output(c, FP8_WEIGHT_CODES_CODES, 1, n, DTYPE_U8);
-        op_case_output(c, FP8_WEIGHT_CODES_JOINED, 1, has_one ? 2 : 12, DTYPE_F32);
+        op_case_output(c, FP8_WEIGHT_CODES_JOINED, 1, has_one ? 4 : 12, DTYPE_F32);
     } else {
-        op_case_output(c, FP8_WEIGHT_AMAX_MOST, 1, has_one ? 2 : 12, DTYPE_F32);
+        op_case_output(c, FP8_WEIGHT_AMAX_MOST, 1, has_one ? 4 : 12, DTYPE_F32);
     }
     op_case_check(c, 0);
     op_case_destroy(c);
