@@ -80,6 +80,7 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 # What one file gets on top: a kernel's name says which instructions it may use, and it is only
 # entered after the CPU was asked for them.
 isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
+    $(if $(filter %_avx512vbmi.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mfma) \
     $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
     $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
 optimize_of = $(if $(filter $(if $(SANITIZE),$(INNER_LOOPS),lib/kernels/cpu/% lib/ckpt/convert_dtype.c lib/base/rng.c lib/weights/init_weights.c),$(1)),-O3)

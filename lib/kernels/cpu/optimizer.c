@@ -348,7 +348,7 @@ static void optimizer_run(struct kernels *kernels, const struct kernel_call *cal
     (void)first;
     if (*(const int32_t *)op->in[OPTIMIZER_SKIP_UPDATE].data)
         return;
-    a.codec = state_codec_of(isa);
+    a.codec = state_codec_of(cpu_of(kernels));
     if (op->in[OPTIMIZER_M].dtype == DTYPE_U8) {
         code_map_build(&maps[0], true, a.codec->has_keys);
         code_map_build(&maps[1], false, a.codec->has_keys);

@@ -31,16 +31,13 @@ CPU_INLINE void make_noise_body(struct noise *noise, uint64_t key, uint64_t high
     }
 }
 
-/* Rounded by what 16 random bits say; NaN and infinity as they are (their low bits are cut off, so
- * NaN needs one above). */
+/* Rounded by what 16 random bits say; NaN and infinity as they are: of infinity's low bits, which
+ * are 0, there is no carry; NaN's are cut off, so it needs one above. */
 CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 {
-    uint32_t bits, more;
+    uint32_t bits = vec_to_bits(x), rounded = bits + bits16;
 
-    memcpy(&bits, &x, sizeof bits);
-    more = (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0;
-    bits16 = (bits & 0x7f800000u) == 0x7f800000u ? 0 : bits16;
-    return (uint16_t)(((bits | more) + bits16) >> 16);
+    return (uint16_t)(((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16);
 }
 
 #endif

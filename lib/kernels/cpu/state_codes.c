@@ -17,20 +17,12 @@ static const float unsigned_values[] = {
 
 /* ---- maps ---- */
 
-static float float_of(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 static void build_keys(struct code_map *map)
 {
     int below = 0;
 
     for (int key = 0; key < CODE_KEYS; key++) {
-        float least = float_of((uint32_t)(key + CODE_KEYS_FROM) << CODE_KEY_SHIFT);
+        float least = vec_from_bits((uint32_t)(key + CODE_KEYS_FROM) << CODE_KEY_SHIFT);
 
         while (map->edges[below] < least)
             below++;
@@ -60,7 +52,7 @@ static void build_decades(struct code_map *map)
         map->last[CODE_DECADES + d] = map->last[d];
     }
     for (int e = 0; e < CODE_EXPONENTS; e++) {
-        float least = float_of((uint32_t)(CODE_EXPONENTS_FROM + e) << 23);
+        float least = vec_from_bits((uint32_t)(CODE_EXPONENTS_FROM + e) << 23);
 
         while (decade + 1 < CODE_DECADES && map->edges[(int)map->last[decade]] < least)
             decade++;
@@ -68,6 +60,13 @@ static void build_decades(struct code_map *map)
         map->decade_edges[e] =
             decade + 1 < CODE_DECADES ? map->edges[(int)map->last[decade]] : INFINITY;
     }
+}
+
+static void build_bytes(const float *table, uint8_t bytes[CODE_PLANES][STATE_CODES_UNSIGNED])
+{
+    for (int i = 0; i < STATE_CODES_UNSIGNED; i++)
+        for (int p = 0; p < CODE_PLANES; p++)
+            bytes[p][i] = (uint8_t)(vec_to_bits(table[i]) >> 8 * p);
 }
 
 void code_map_build(struct code_map *map, bool is_signed, bool has_keys)
@@ -82,6 +81,8 @@ void code_map_build(struct code_map *map, bool is_signed, bool has_keys)
         map->edges[k] = k + 1 < n ? STATE_CODES_EDGE(values[k], values[k + 1]) : INFINITY;
     if (has_keys)
         build_keys(map);
+    build_bytes(map->values, map->value_bytes);
+    build_bytes(map->edges, map->edge_bytes);
     build_decades(map);
 }
 
@@ -179,10 +180,13 @@ CPU_INLINE void to_fp16_body(const float *x, int n, float inverse, uint16_t *wor
 OF_ISA(, plain);
 OF_ISA(CPU_TARGET_AVX2, avx2);
 
-const struct state_codec *state_codec_of(enum cpu_isa isa)
+/* VBMI is newer than AVX-512: where bf16 products are left out, it is, too. */
+const struct state_codec *state_codec_of(const struct cpu_kernels *cpu)
 {
     static const struct state_codec *const codecs[] = { &codec_plain, &codec_avx2,
                                                         &state_codec_avx512 };
 
-    return codecs[isa];
+    if (cpu->has_avx512_bf16 && __builtin_cpu_supports("avx512vbmi"))
+        return &state_codec_vbmi;
+    return codecs[cpu->isa];
 }

@@ -6,26 +6,11 @@
  * looked up is one edge, because a number's place among the values is known but for one
  * (state_codes_impl.h). Elements beyond n are masked.
  */
-#include <immintrin.h>
+#include "kernels/cpu/state_codes_avx512_impl.h"
 
-#include "base/num.h"
-#include "kernels/cpu/state_codes_impl.h"
+#define NOISE_GROUP 4 /* vectors at a time, of longer chains, with more registers each */
 
-#define LANES 16
-#define GROUP 8       /* vectors at a time, whose chains of operations take turns */
-#define NOISE_GROUP 4 /* of longer chains, with more registers each */
-
-CPU_INLINE __mmask16 lanes_of(int n)
-{
-    return (__mmask16)(n >= LANES ? 0xffff : n > 0 ? (1 << n) - 1 : 0);
-}
-
-/* table[i] of 32, 64, ... numbers: each half is looked up, and a bit of i chooses. */
-CPU_INLINE __m512 look_up_32(const float *table, __m512i i)
-{
-    return _mm512_permutex2var_ps(_mm512_load_ps(table), i, _mm512_load_ps(table + LANES));
-}
-
+/* Of 64, 128, ...: each half is looked up, and a bit of i chooses. */
 CPU_INLINE __m512 choose(__m512 lower, __m512 upper, __m512i i, const int bit)
 {
     return _mm512_mask_mov_ps(lower, _mm512_test_epi32_mask(i, _mm512_set1_epi32(bit)), upper);
@@ -81,93 +66,34 @@ static void decode(const struct code_map *restrict map, const uint8_t *codes, in
         decode_all(map, codes, n, scale, to, false);
 }
 
-/*
- * The numbers of the values that are nearest to x; NaN is as 1. Each step is taken for GROUP
- * vectors, as it waits for the one before.
- */
-CPU_INLINE void nearest_values(const struct code_map *map, const __m512 *x, __m512i *k,
-                               bool is_signed)
+/* GROUP vectors, of which n numbers are meant. */
+CPU_INLINE void encode_group(const struct code_map *restrict map, const float *x, int n,
+                             const struct divisor *whole, uint8_t *restrict codes, bool is_signed)
 {
-    const __m512i one = _mm512_set1_epi32(1);
-    __m512 within[GROUP], place[GROUP];
-    __m512i e[GROUP], decade[GROUP];
+    __m512 element[GROUP], part[GROUP], within[GROUP];
+    __m512i k[GROUP];
 
-    for (int v = 0; v < GROUP; v++) {
-        within[v] = _mm512_max_ps(_mm512_min_ps(x[v], _mm512_set1_ps(1)), _mm512_setzero_ps());
-        e[v] = _mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(within[v]), 23),
-                                _mm512_set1_epi32(CODE_EXPONENTS_FROM));
-        e[v] = _mm512_max_epi32(e[v], _mm512_setzero_si512());
-    }
-    for (int v = 0; v < GROUP; v++) {
-        __m512 edge = look_up_32(map->decade_edges, e[v]);
-
-        decade[v] = _mm512_permutex2var_epi32(_mm512_load_si512(map->decades), e[v],
-                                              _mm512_load_si512(map->decades + LANES));
-        decade[v] = _mm512_mask_add_epi32(
-            decade[v], _mm512_cmp_ps_mask(within[v], edge, _CMP_GT_OQ), decade[v], one);
-    }
-    for (int v = 0; v < GROUP; v++) {
-        __m512 slope = _mm512_permutexvar_ps(decade[v], _mm512_load_ps(map->slopes));
-        __m512 offset = _mm512_permutexvar_ps(decade[v], _mm512_load_ps(map->offsets));
-
-        place[v] = _mm512_fmadd_ps(within[v], slope, offset);
-    }
-    for (int v = 0; v < GROUP; v++) {
-        __m512 last = _mm512_permutexvar_ps(decade[v], _mm512_load_ps(map->last));
-
-        k[v] = _mm512_cvttps_epi32(_mm512_min_ps(place[v], last));
-    }
+    load_parts(x, n, whole, is_signed, element, part);
+    lower_values(map, part, within, k);
     for (int v = 0; v < GROUP; v++) {
         __m512 edge = is_signed ? look_up_128(map->edges, k[v]) : look_up_256(map->edges, k[v]);
 
-        k[v] =
-            _mm512_mask_add_epi32(k[v], _mm512_cmp_ps_mask(within[v], edge, _CMP_GT_OQ), k[v], one);
+        k[v] = nearest_of(k[v], within[v], edge);
     }
+    store_group(codes, n, element, k, is_signed);
 }
 
-CPU_INLINE __m512i with_sign(__m512i k, __m512 x)
-{
-    __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NGE_UQ);
-    __m512i least = _mm512_set1_epi32(STATE_CODES_SIGNED - 2);
-
-    return _mm512_mask_sub_epi32(k, negative, _mm512_setzero_si512(), _mm512_min_epi32(k, least));
-}
-
-CPU_INLINE __m512i at_least_one(__m512i k, __m512 x)
-{
-    __mmask16 positive = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
-
-    return _mm512_mask_max_epi32(k, positive, k, _mm512_set1_epi32(1));
-}
-
-/* A masked store of bytes takes many times as long as a whole one. */
-CPU_INLINE void store_codes(uint8_t *to, int n, __m128i codes)
-{
-    if (n >= LANES)
-        _mm_storeu_si128((__m128i *)to, codes);
-    else
-        _mm_mask_storeu_epi8(to, lanes_of(n), codes);
-}
-
+/* Whole groups without masks. */
 CPU_INLINE void encode_all(const struct code_map *restrict map, const float *x, int n,
                            float divisor, uint8_t *restrict codes, bool is_signed)
 {
-    const __m512 whole = _mm512_set1_ps(divisor);
+    const struct divisor whole = divisor_of(divisor);
+    int i = 0;
 
-    for (int i = 0; i < n; i += GROUP * LANES) {
-        __m512 element[GROUP], part[GROUP];
-        __m512i k[GROUP];
-
-        for (int v = 0; v < GROUP; v++) {
-            element[v] = _mm512_maskz_loadu_ps(lanes_of(n - i - v * LANES), x + i + v * LANES);
-            part[v] = _mm512_div_ps(is_signed ? _mm512_abs_ps(element[v]) : element[v], whole);
-        }
-        nearest_values(map, part, k, is_signed);
-        for (int v = 0; v < GROUP; v++) {
-            k[v] = is_signed ? with_sign(k[v], element[v]) : at_least_one(k[v], element[v]);
-            store_codes(codes + i + v * LANES, n - i - v * LANES, _mm512_cvtepi32_epi8(k[v]));
-        }
-    }
+    for (; i + GROUP_LANES <= n; i += GROUP_LANES)
+        encode_group(map, x + i, GROUP_LANES, &whole, codes + i, is_signed);
+    if (i < n)
+        encode_group(map, x + i, n - i, &whole, codes + i, is_signed);
 }
 
 static void encode(const struct code_map *map, const float *x, int n, float divisor, uint8_t *codes)
@@ -210,14 +136,13 @@ static void to_fp16(const float *x, int n, float inverse, uint16_t *words)
 
 /* ---- rounding ---- */
 
-/* The two halves of each word, element by element. */
+/* The two halves of each word, element by element: bytes 0 and 1, 2 and 3 of 8. */
 CPU_INLINE void store_halves(uint32_t *to, __m512i word)
 {
-    __m512i lower = _mm512_and_si512(word, _mm512_set1_epi64(0xffff));
-    __m512i upper =
-        _mm512_and_si512(_mm512_slli_epi64(word, 16), _mm512_set1_epi64(0xffff00000000));
+    const __m512i bytes =
+        _mm512_set4_epi32((int)0x80800b0au, (int)0x80800908u, (int)0x80800302u, (int)0x80800100u);
 
-    _mm512_storeu_si512(to, _mm512_or_si512(lower, upper));
+    _mm512_storeu_si512(to, _mm512_shuffle_epi8(word, bytes));
 }
 
 /* Exclusive or of the upper 32 bits of a, and b and c. */
@@ -226,35 +151,54 @@ CPU_INLINE __m512i mixed(__m512i a, __m512i b, __m512i c)
     return _mm512_ternarylogic_epi64(_mm512_srli_epi64(a, 32), b, c, 0x96);
 }
 
+CPU_INLINE __m512i all_lanes(uint64_t x)
+{
+    return _mm512_set1_epi64((int64_t)x);
+}
+
+#define ROUNDS 10
+
 /*
  * Philox with a counter in each lane of 64 bits, of which a multiplication takes the lower 32: what
  * is left in the upper ones does not matter. A round waits for the one before, so NOISE_GROUP
- * vectors of counters take turns.
+ * vectors of counters take turns. Counters differ in their lowest word alone (low is a multiple of
+ * NOISE_PAIRS), so half of the first two rounds is the same for all.
  */
 static void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
 {
-    const __m512i first = _mm512_set1_epi64(0xD2511F53u), second = _mm512_set1_epi64(0xCD9E8D57u);
+    const __m512i first = all_lanes(0xD2511F53u), second = all_lanes(0xCD9E8D57u);
     const __m512i places = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    uint64_t k0[ROUNDS], k1[ROUNDS];
+
+    for (int round = 0; round < ROUNDS; round++) {
+        k0[round] = (uint32_t)((uint32_t)key + (uint32_t)round * 0x9E3779B9u);
+        k1[round] = (uint32_t)((uint32_t)(key >> 32) + (uint32_t)round * 0xBB67AE85u);
+    }
+    uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)high;
+    uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)((p1 >> 32) ^ (low >> 32) ^ k0[0]);
+    const __m512i of_c2 = all_lanes((high >> 32) ^ k1[0]), of_c0 = all_lanes(p1 ^ k0[1]);
+    const __m512i of_next = all_lanes((p0 >> 32) ^ k1[1]), c3_then = all_lanes(p0);
 
     for (int i = 0; i < NOISE_PAIRS; i += NOISE_GROUP * 8) {
         __m512i c0[NOISE_GROUP], c1[NOISE_GROUP], c2[NOISE_GROUP], c3[NOISE_GROUP];
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
 
         for (int v = 0; v < NOISE_GROUP; v++) {
-            c0[v] =
-                _mm512_add_epi64(_mm512_set1_epi64((int64_t)(low + (uint64_t)(i + 8 * v))), places);
-            c1[v] = _mm512_srli_epi64(c0[v], 32);
-            c2[v] = _mm512_set1_epi64((int64_t)high);
-            c3[v] = _mm512_srli_epi64(c2[v], 32);
+            c0[v] = _mm512_add_epi64(all_lanes(low + (uint64_t)(i + 8 * v)), places);
+            c3[v] = _mm512_mul_epu32(c0[v], first);
+            c2[v] = _mm512_xor_si512(_mm512_srli_epi64(c3[v], 32), of_c2);
+            c1[v] = _mm512_mul_epu32(c2[v], second);
+            c0[v] = _mm512_xor_si512(_mm512_srli_epi64(c1[v], 32), of_c0);
+            c2[v] = _mm512_xor_si512(c3[v], of_next);
+            c3[v] = c3_then;
         }
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+        for (int round = 2; round < ROUNDS; round++)
             for (int v = 0; v < NOISE_GROUP; v++) {
-                __m512i p0 = _mm512_mul_epu32(c0[v], first), p1 = _mm512_mul_epu32(c2[v], second);
+                __m512i a = _mm512_mul_epu32(c0[v], first), b = _mm512_mul_epu32(c2[v], second);
 
-                c0[v] = mixed(p1, c1[v], _mm512_set1_epi64(k0));
-                c2[v] = mixed(p0, c3[v], _mm512_set1_epi64(k1));
-                c1[v] = p1;
-                c3[v] = p0;
+                c0[v] = mixed(b, c1[v], all_lanes(k0[round]));
+                c2[v] = mixed(a, c3[v], all_lanes(k1[round]));
+                c1[v] = b;
+                c3[v] = a;
             }
         for (int v = 0; v < NOISE_GROUP; v++) {
             store_halves(noise->master + 2 * i + 16 * v, c0[v]);
@@ -298,3 +242,6 @@ static void stream_bf16(const float *x, int n, uint16_t *words)
 
 const struct state_codec state_codec_avx512 = { decode,     from_fp16,   encode, to_fp16,
                                                 make_noise, stream_bf16, false };
+const struct state_codec state_codec_vbmi = {
+    state_decode_vbmi, from_fp16, state_encode_vbmi, to_fp16, make_noise, stream_bf16, false
+};

@@ -2,8 +2,8 @@
  * state_codes_impl.h - optimizer states of 8 and 16 bits with a scale, to floats and back
  *
  * At most OPS_STATE_BLOCK elements at a time, in loops of their own, since they are what bounds an
- * update of such states. There is a form that compilers vectorise for each instruction set, and one
- * written for AVX-512 (state_codes_avx512.c), with equal bits.
+ * update of such states. There is a form that compilers vectorise for each instruction set, one
+ * written for AVX-512 (state_codes_avx512.c), and one with its VBMI, all with equal bits.
  */
 #ifndef KERNELS_CPU_STATE_CODES_IMPL_H
 #define KERNELS_CPU_STATE_CODES_IMPL_H
@@ -18,6 +18,7 @@ enum { CODE_KEYS_FROM = 13300, CODE_KEYS = 0x3f80 - CODE_KEYS_FROM + 1 };
 
 /* Exponents of floats from 2^-24, which is below all edges, to 1; decades of values, 0 being one */
 enum { CODE_EXPONENTS_FROM = 127 - 24, CODE_EXPONENTS = 32, CODE_DECADES = 8 };
+enum { CODE_PLANES = sizeof(float) };
 
 struct code_map {
     _Alignas(64) float values[STATE_CODES_UNSIGNED]; /* by code */
@@ -33,6 +34,10 @@ struct code_map {
     _Alignas(64) int32_t decades[CODE_EXPONENTS];
     float decade_edges[CODE_EXPONENTS];
     float slopes[2 * CODE_DECADES], offsets[2 * CODE_DECADES], last[2 * CODE_DECADES];
+
+    /* values and edges as bytes: of place p in each float those of all, for VBMI */
+    _Alignas(64) uint8_t value_bytes[CODE_PLANES][STATE_CODES_UNSIGNED];
+    uint8_t edge_bytes[CODE_PLANES][STATE_CODES_UNSIGNED];
 
     int n;                    /* values that are not negative */
     int32_t below[CODE_KEYS]; /* edges of lower keys */
@@ -51,7 +56,7 @@ struct state_codec {
                    uint8_t *codes);
     /* x * inverse, within OPS_FP16_FULL. */
     void (*to_fp16)(const float *x, int n, float inverse, uint16_t *words);
-    /* What states of bf16 are rounded by. */
+    /* What states of bf16 are rounded by; low: a multiple of NOISE_PAIRS. */
     void (*make_noise)(struct noise *noise, uint64_t key, uint64_t high, uint64_t low);
     /* To nearest bf16, past the caches: for memory that is not read soon. Whole lines of 64 bytes
      * alone: n is a multiple of 32, words of 64. NULL: there is none. */
@@ -59,8 +64,9 @@ struct state_codec {
     bool has_keys; /* encode reads a map's below */
 };
 
-const struct state_codec *state_codec_of(enum cpu_isa isa);
+const struct state_codec *state_codec_of(const struct cpu_kernels *cpu);
 
-extern const struct state_codec state_codec_avx512; /* state_codes_avx512.c */
+/* state_codes_avx512.c; the second with what else VBMI has (state_codes_avx512vbmi.c). */
+extern const struct state_codec state_codec_avx512, state_codec_vbmi;
 
 #endif
