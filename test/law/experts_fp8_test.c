@@ -3,8 +3,8 @@
  *
  * An expert has all of its rows on one rank, in one order, and its blocks begin with them: so what
  * is kept, recomputed, sharded, gathered as codes, cut into groups of experts, or laid into pages
- * changes no bit, and ep does not move the loss of the first step (blockwise). Experts are of 160: more than
- * one block, and of whole ones and a part also on two tp ranks.
+ * changes no bit, and ep does not move the loss of the first step (blockwise). Experts are of 160:
+ * more than one block, and of whole ones and a part also on two tp ranks.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -297,8 +297,8 @@ static void fp8_weight_codes(const struct op_shape *op)
     }
 }
 
-/* A matrix, and three of one shape, which ends of norm blocks cut, with a gap behind; a rank has the
- * elements from `begin` on. */
+/* A matrix, and three of one shape, which ends of norm blocks cut, with a gap behind; a rank has
+ * the elements from `begin` on. */
 static void weight_case(enum op_kind kind, enum fp8_recipe recipe, int64_t begin, int64_t n)
 {
     static const struct ops_fp8_matrix table[2][2] = {
