@@ -56,8 +56,8 @@ static void build_decades(struct code_map *map)
 
         while (decade + 1 < CODE_DECADES && map->edges[(int)map->last[decade]] < least)
             decade++;
-        map->decades[e] = decade;
-        map->decade_edges[e] =
+        map->decades[(CODE_EXPONENTS_FROM + e) % CODE_EXPONENTS] = decade;
+        map->decade_edges[(CODE_EXPONENTS_FROM + e) % CODE_EXPONENTS] =
             decade + 1 < CODE_DECADES ? map->edges[(int)map->last[decade]] : INFINITY;
     }
 }

@@ -60,21 +60,20 @@ CPU_INLINE void to_parts(__m512 *x, const struct divisor *d)
 
 /*
  * The numbers of the values that are nearest to x, or one less than these: above the value's edge
- * it is the next one. within: x within 0 and 1; NaN is as 1. Each step is taken for GROUP vectors,
+ * it is the next one. within: x, at most 1; NaN is as 1. Each step is taken for GROUP vectors,
  * as it waits for the one before.
  */
 CPU_INLINE void lower_values(const struct code_map *map, const __m512 *x, __m512 *within,
                              __m512i *k)
 {
-    const __m512i one = _mm512_set1_epi32(1);
+    const __m512i one = _mm512_set1_epi32(1), least = _mm512_set1_epi32(CODE_EXPONENTS_FROM << 23);
     __m512 place[GROUP];
     __m512i e[GROUP], decade[GROUP];
 
     for (int v = 0; v < GROUP; v++) {
-        within[v] = _mm512_max_ps(_mm512_min_ps(x[v], _mm512_set1_ps(1)), _mm512_setzero_ps());
-        e[v] = _mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(within[v]), 23),
-                                _mm512_set1_epi32(CODE_EXPONENTS_FROM));
-        e[v] = _mm512_max_epi32(e[v], _mm512_setzero_si512());
+        within[v] = _mm512_min_ps(x[v], _mm512_set1_ps(1));
+        e[v] = _mm512_max_epi32(_mm512_castps_si512(within[v]), least);
+        e[v] = _mm512_srli_epi32(e[v], 23);
     }
     for (int v = 0; v < GROUP; v++) {
         __m512 edge = look_up_32(map->decade_edges, e[v]);

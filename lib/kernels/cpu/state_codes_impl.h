@@ -28,8 +28,8 @@ struct code_map {
     /*
      * Values of a decade are evenly spaced, so a magnitude's number among the values is about
      * slope * magnitude + offset of its decade, but at most the decade's last: that or one more.
-     * The decade is decades[e] of the exponent's number e, or the next one if it is above
-     * decade_edges[e].
+     * The decade is decades[e], e the lower 5 bits of the exponent (at least CODE_EXPONENTS_FROM),
+     * or the next one if it is above decade_edges[e].
      */
     _Alignas(64) int32_t decades[CODE_EXPONENTS];
     float decade_edges[CODE_EXPONENTS];
