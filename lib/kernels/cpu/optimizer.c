@@ -118,10 +118,15 @@ CPU_INLINE void write_state(const struct update_call *a, enum optimizer_in state
 
 /* ---- the optimizers ---- */
 
-/* x with its sign, 0 where that is 0. */
+/* lr with x's sign, 0 where x is 0 or NaN. Compilers that heed what comparisons of floats may raise
+ * have branches for these, and no vectors. */
 CPU_INLINE float signed_step(float x, float lr)
 {
-    return x > 0 ? lr : x < 0 ? -lr : 0;
+    uint32_t bits = vec_to_bits(x);
+    int32_t size = (int32_t)(bits & 0x7fffffffu);
+    uint32_t is_number = (uint32_t)((size > 0) & (size <= 0x7f800000));
+
+    return vec_from_bits((vec_to_bits(lr) ^ (bits & 0x80000000u)) & (0 - is_number));
 }
 
 CPU_INLINE void lion(const struct update_call *a, const struct state_chunk *c, float decay)

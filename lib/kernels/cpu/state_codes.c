@@ -131,14 +131,14 @@ CPU_INLINE void encode_body(const struct code_map *map, const float *x, int n, f
 
 /* ---- fp16 ---- */
 
-CPU_INLINE void from_fp16_body(const uint16_t *words, int n, float scale, float *to)
+static void from_fp16(const uint16_t *words, int n, float scale, float *to)
 {
     INDEPENDENT_TURNS
     for (int i = 0; i < n; i++)
         to[i] = vec_from_fp16(words[i]) * scale;
 }
 
-CPU_INLINE void to_fp16_body(const float *x, int n, float inverse, uint16_t *words)
+static void to_fp16(const float *x, int n, float inverse, uint16_t *words)
 {
     INDEPENDENT_TURNS
     for (int i = 0; i < n; i++) {
@@ -155,30 +155,25 @@ CPU_INLINE void to_fp16_body(const float *x, int n, float inverse, uint16_t *wor
     { \
         decode_body(map, codes, n, scale, to); \
     } \
-    target static void from_fp16_##isa(const uint16_t *words, int n, float scale, float *to) \
-    { \
-        from_fp16_body(words, n, scale, to); \
-    } \
     target static void encode_##isa(const struct code_map *map, const float *x, int n, \
                                     float divisor, uint8_t *codes) \
     { \
         encode_body(map, x, n, divisor, codes); \
-    } \
-    target static void to_fp16_##isa(const float *x, int n, float inverse, uint16_t *words) \
-    { \
-        to_fp16_body(x, n, inverse, words); \
-    } \
-    target static void make_noise_##isa(struct noise *noise, uint64_t key, uint64_t high, \
-                                        uint64_t low) \
-    { \
-        make_noise_body(noise, key, high, low); \
-    } \
-    static const struct state_codec codec_##isa = { decode_##isa,  from_fp16_##isa,  encode_##isa, \
-                                                    to_fp16_##isa, make_noise_##isa, NULL, \
-                                                    true }
+    }
 
-OF_ISA(, plain);
-OF_ISA(CPU_TARGET_AVX2, avx2);
+OF_ISA(, plain)
+OF_ISA(CPU_TARGET_AVX2, avx2)
+
+static void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
+{
+    make_noise_body(noise, key, high, low);
+}
+
+static const struct state_codec codec_plain = { decode_plain, from_fp16, encode_plain, to_fp16,
+                                                make_noise,   NULL,      true };
+static const struct state_codec codec_avx2 = {
+    decode_avx2, state_from_fp16_f16c, encode_avx2, state_to_fp16_f16c, state_noise_avx2, NULL, true
+};
 
 /* VBMI is newer than AVX-512: where bf16 products are left out, it is, too. */
 const struct state_codec *state_codec_of(const struct cpu_kernels *cpu)

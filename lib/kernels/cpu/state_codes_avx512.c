@@ -8,8 +8,6 @@
  */
 #include "kernels/cpu/state_codes_avx512_impl.h"
 
-#define NOISE_GROUP 4 /* vectors at a time, of longer chains, with more registers each */
-
 /* Of 64, 128, ...: each half is looked up, and a bit of i chooses. */
 CPU_INLINE __m512 choose(__m512 lower, __m512 upper, __m512i i, const int bit)
 {
@@ -136,8 +134,11 @@ static void to_fp16(const float *x, int n, float inverse, uint16_t *words)
 
 /* ---- rounding ---- */
 
-/* The two halves of each word, element by element: bytes 0 and 1, 2 and 3 of 8. */
-CPU_INLINE void store_halves(uint32_t *to, __m512i word)
+#define LANES64 8
+typedef __m512i lanes64;
+
+/* Bytes 0 and 1, 2 and 3 of 8. */
+CPU_INLINE void store_halves(uint32_t *to, lanes64 word)
 {
     const __m512i bytes =
         _mm512_set4_epi32((int)0x80800b0au, (int)0x80800908u, (int)0x80800302u, (int)0x80800100u);
@@ -145,69 +146,42 @@ CPU_INLINE void store_halves(uint32_t *to, __m512i word)
     _mm512_storeu_si512(to, _mm512_shuffle_epi8(word, bytes));
 }
 
-/* Exclusive or of the upper 32 bits of a, and b and c. */
-CPU_INLINE __m512i mixed(__m512i a, __m512i b, __m512i c)
-{
-    return _mm512_ternarylogic_epi64(_mm512_srli_epi64(a, 32), b, c, 0x96);
-}
-
-CPU_INLINE __m512i all_lanes(uint64_t x)
+CPU_INLINE lanes64 all_lanes(uint64_t x)
 {
     return _mm512_set1_epi64((int64_t)x);
 }
 
-#define ROUNDS 10
+CPU_INLINE lanes64 lanes_from(uint64_t x)
+{
+    return _mm512_add_epi64(all_lanes(x), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+}
 
-/*
- * Philox with a counter in each lane of 64 bits, of which a multiplication takes the lower 32: what
- * is left in the upper ones does not matter. A round waits for the one before, so NOISE_GROUP
- * vectors of counters take turns. Counters differ in their lowest word alone (low is a multiple of
- * NOISE_PAIRS), so half of the first two rounds is the same for all.
- */
+CPU_INLINE lanes64 times_lanes(lanes64 a, lanes64 b)
+{
+    return _mm512_mul_epu32(a, b);
+}
+
+CPU_INLINE lanes64 mixed(lanes64 a, lanes64 b, lanes64 c)
+{
+    return _mm512_ternarylogic_epi64(_mm512_srli_epi64(a, 32), b, c, 0x96);
+}
+
+CPU_INLINE lanes64 upper_lanes(lanes64 a)
+{
+    return _mm512_srli_epi64(a, 32);
+}
+
+CPU_INLINE lanes64 exclusive_or(lanes64 a, lanes64 b)
+{
+    return _mm512_xor_si512(a, b);
+}
+
+#include "kernels/cpu/state_noise_impl.h"
+
 static void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
 {
-    const __m512i first = all_lanes(0xD2511F53u), second = all_lanes(0xCD9E8D57u);
-    const __m512i places = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
-    uint64_t k0[ROUNDS], k1[ROUNDS];
-
-    for (int round = 0; round < ROUNDS; round++) {
-        k0[round] = (uint32_t)((uint32_t)key + (uint32_t)round * 0x9E3779B9u);
-        k1[round] = (uint32_t)((uint32_t)(key >> 32) + (uint32_t)round * 0xBB67AE85u);
-    }
-    uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)high;
-    uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)((p1 >> 32) ^ (low >> 32) ^ k0[0]);
-    const __m512i of_c2 = all_lanes((high >> 32) ^ k1[0]), of_c0 = all_lanes(p1 ^ k0[1]);
-    const __m512i of_next = all_lanes((p0 >> 32) ^ k1[1]), c3_then = all_lanes(p0);
-
-    for (int i = 0; i < NOISE_PAIRS; i += NOISE_GROUP * 8) {
-        __m512i c0[NOISE_GROUP], c1[NOISE_GROUP], c2[NOISE_GROUP], c3[NOISE_GROUP];
-
-        for (int v = 0; v < NOISE_GROUP; v++) {
-            c0[v] = _mm512_add_epi64(all_lanes(low + (uint64_t)(i + 8 * v)), places);
-            c3[v] = _mm512_mul_epu32(c0[v], first);
-            c2[v] = _mm512_xor_si512(_mm512_srli_epi64(c3[v], 32), of_c2);
-            c1[v] = _mm512_mul_epu32(c2[v], second);
-            c0[v] = _mm512_xor_si512(_mm512_srli_epi64(c1[v], 32), of_c0);
-            c2[v] = _mm512_xor_si512(c3[v], of_next);
-            c3[v] = c3_then;
-        }
-        for (int round = 2; round < ROUNDS; round++)
-            for (int v = 0; v < NOISE_GROUP; v++) {
-                __m512i a = _mm512_mul_epu32(c0[v], first), b = _mm512_mul_epu32(c2[v], second);
-
-                c0[v] = mixed(b, c1[v], all_lanes(k0[round]));
-                c2[v] = mixed(a, c3[v], all_lanes(k1[round]));
-                c1[v] = b;
-                c3[v] = a;
-            }
-        for (int v = 0; v < NOISE_GROUP; v++) {
-            store_halves(noise->master + 2 * i + 16 * v, c0[v]);
-            store_halves(noise->m + 2 * i + 16 * v, c1[v]);
-            store_halves(noise->v + 2 * i + 16 * v, c2[v]);
-        }
-    }
+    make_lanes_of_noise(noise, key, high, low);
 }
-_Static_assert(NOISE_PAIRS % (NOISE_GROUP * 8) == 0, "whole groups");
 
 /* ---- weights ---- */
 
