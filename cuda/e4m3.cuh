@@ -1,5 +1,5 @@
 /*
- * e4m3.cuh - numbers of 8 bits, with the bits of lib/kernels/cpu/e4m3_impl.h and e5m2_impl.h
+ * e4m3.cuh - numbers of 8 bits, with the bits of lib/kernels/cpu/fp8_numbers_impl.h
  */
 #ifndef CUDA_E4M3_CUH
 #define CUDA_E4M3_CUH

@@ -10,7 +10,7 @@
  *
  * Sums of squares are in double, of a tile in SUM_LANES lanes and of all tiles in order.
  */
-#include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/fp8_numbers_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
 #define ROUND_TO_INT 12582912.0f /* 1.5 * 2^23: what is added to it is rounded to even */
@@ -41,12 +41,13 @@ CPU_INLINE float scale_of(const float *x, int64_t n, enum codec codec)
     uint32_t most = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        uint32_t size = bits_of(x[i]) & 0x7fffffffu;
+        uint32_t size = vec_to_bits(x[i]) & 0x7fffffffu;
 
         most = size > most ? size : most;
     }
-    return most < 0x7f800000u ? float_of(most) / (codec == CODEC_INT8 ? OPS_INT8_MAX : OPS_E4M3_MAX)
-                              : NAN;
+    return most < 0x7f800000u
+               ? vec_from_bits(most) / (codec == CODEC_INT8 ? OPS_INT8_MAX : OPS_E4M3_MAX)
+               : NAN;
 }
 
 /* ---- encode ---- */

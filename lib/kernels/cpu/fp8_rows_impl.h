@@ -8,7 +8,7 @@
 #ifndef KERNELS_CPU_FP8_ROWS_IMPL_H
 #define KERNELS_CPU_FP8_ROWS_IMPL_H
 
-#include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/fp8_numbers_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
 struct fp8_rows {
@@ -63,7 +63,7 @@ CPU_INLINE void fp8_row(const struct fp8_rows *r, int64_t row)
         int64_t n = min_i64(side, d - col);
         uint32_t bits = (uint32_t)largest_size(x + col, n) << 16;
 
-        *most++ = float_of(bits);
+        *most++ = vec_from_bits(bits);
         if (r->codes)
             code_block((uint8_t *)cpu_row(r->codes, row) + col, x + col, e4m3_scale(bits), n);
     }

@@ -6,7 +6,7 @@
  * cut by blocks, of which each rank measures what it has, or by norm blocks, each of which lies in
  * one matrix. Both are bound by memory.
  */
-#include "kernels/cpu/e4m3_impl.h"
+#include "kernels/cpu/fp8_numbers_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
 enum { SIDE = OPS_FP8_BLOCK, CHUNK = OPS_NORM_BLOCK };
@@ -79,7 +79,7 @@ CPU_INLINE void measure_block_body(void *context, int64_t block)
 
         most = first < end ? larger_of(most, r->x + first, end - first) : most;
     }
-    r->most[block] = float_of((uint32_t)most << 16);
+    r->most[block] = vec_from_bits((uint32_t)most << 16);
 }
 
 CPU_TILES(measure_block);
@@ -118,7 +118,7 @@ static void join_chunks(const struct weight_rounding *r)
             int64_t first = max_i64(at, 0), end = min_i64(at + n, r->n);
             uint16_t most = first < end ? largest_from(r, first, end) : 0;
 
-            r->most[m->first_block + one] = float_of((uint32_t)most << 16);
+            r->most[m->first_block + one] = vec_from_bits((uint32_t)most << 16);
         }
     }
 }
@@ -198,11 +198,11 @@ static void codes_run(struct kernels *kernels, const struct kernel_call *call, i
         uint32_t most = 0;
 
         for (int64_t i = 0; i < parts->rows; i++) {
-            uint32_t size = bits_of(((const float *)cpu_row(parts, i))[block]);
+            uint32_t size = vec_to_bits(((const float *)cpu_row(parts, i))[block]);
 
             most = size > most ? size : most;
         }
-        joined[block] = float_of(most);
+        joined[block] = vec_from_bits(most);
         scales[block] = e4m3_scale(most);
     }
     r.scales = scales;

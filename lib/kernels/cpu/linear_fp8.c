@@ -9,8 +9,7 @@
  * order of IEEE operations is compress.c's, and the contract with other backends: scale = max / 448
  * (of e5m2, 57344), code = round(x / scale).
  */
-#include "kernels/cpu/e4m3_impl.h"
-#include "kernels/cpu/e5m2_impl.h"
+#include "kernels/cpu/fp8_numbers_impl.h"
 #include "kernels/cpu/linear_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
@@ -80,7 +79,7 @@ CPU_INLINE void round_row_e5m2(uint16_t *codes, const uint16_t *x, float scale, 
     for (int i = 0; i < n; i++) {
         float code = e5m2_value(e5m2_code(vec_from_bf16(x[i]) / divisor));
 
-        codes[i] = scale > 0 ? (uint16_t)(bits_of(code) >> 16) : 0;
+        codes[i] = scale > 0 ? (uint16_t)(vec_to_bits(code) >> 16) : 0;
     }
 }
 
@@ -88,7 +87,7 @@ CPU_INLINE void round_row(uint16_t *codes, const uint16_t *x, const float *scale
 {
     for (int i = 0; i < n; i++) {
         float scale = scales[i], quotient = vec_from_bf16(x[i]) / (scale > 0 ? scale : 1.0f);
-        uint32_t bits = bits_of(e4m3_value(e4m3_code(quotient)));
+        uint32_t bits = vec_to_bits(e4m3_value(e4m3_code(quotient)));
 
         codes[i] = scale > 0 ? (uint16_t)(bits >> 16) : 0;
     }
@@ -197,7 +196,7 @@ CPU_INLINE void widen_tile_body(void *context, int64_t number)
         uint16_t *codes = r->codes + (t.row + row) * r->x->cols + t.col;
 
         for (int i = 0; i < t.n_cols; i++)
-            codes[i] = (uint16_t)(bits_of(e4m3_value(x[i])) >> 16);
+            codes[i] = (uint16_t)(vec_to_bits(e4m3_value(x[i])) >> 16);
     }
 }
 
@@ -215,7 +214,7 @@ static uint32_t largest_of_parts(const struct tensor *parts)
     uint32_t most = 0;
 
     for (int64_t i = 0; i < parts->rows; i++) {
-        uint32_t size = bits_of(*(const float *)cpu_row(parts, i));
+        uint32_t size = vec_to_bits(*(const float *)cpu_row(parts, i));
 
         most = size > most ? size : most;
     }
@@ -237,7 +236,7 @@ static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
         int64_t n = r->parts->cols;
 
         for (int64_t i = 0; i < r->parts->rows * n; i++)
-            r->scales[i] = e4m3_scale(bits_of(most[i / n * r->parts->stride + i % n]));
+            r->scales[i] = e4m3_scale(vec_to_bits(most[i / n * r->parts->stride + i % n]));
         pool_run(kernels->pool, n_tiles(r->x), widen_tile[cpu_of(kernels)->isa], r);
         return;
     }
@@ -393,7 +392,7 @@ static void amax_run(struct kernels *kernels, const struct kernel_call *call, in
     uint32_t most = (uint32_t)measure(kernels, &r) << 16;
 
     (void)first;
-    *(float *)call->op.out[FP8_AMAX_MOST].data = float_of(most);
+    *(float *)call->op.out[FP8_AMAX_MOST].data = vec_from_bits(most);
 }
 
 void cpu_register_linear_fp8(struct kernels_backend *table)

@@ -11,8 +11,8 @@
  */
 #include "ops/row_codec.h"
 
-#include "kernels/cpu/float_bits_impl.h"
 #include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/vec_math.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const float row_breaks[ROW_BREAKS] = { ROW_BREAK_VALUES };
 
 CPU_INLINE uint32_t size_bits(float x)
 {
-    return bits_of(x) & 0x7fffffffu;
+    return vec_to_bits(x) & 0x7fffffffu;
 }
 
 /* t / max where max is s times the root mean square: at least 1 times. */
@@ -146,21 +146,21 @@ CPU_INLINE void row_scales(const void *row, int64_t n, float scales[2], enum dty
 CPU_INLINE void codes_of_piece(const float *x, int64_t n, const struct row_grid *g, uint8_t *codes)
 {
     int last = g->n_levels - 1;
-    uint32_t t = bits_of(g->t);
-    uint32_t per_inner = bits_of(g->inner > 0 ? 1.0f / g->inner : 0);
-    uint32_t per_outer = bits_of(g->outer > 0 ? 1.0f / g->outer : 0);
+    uint32_t t = vec_to_bits(g->t);
+    uint32_t per_inner = vec_to_bits(g->inner > 0 ? 1.0f / g->inner : 0);
+    uint32_t per_outer = vec_to_bits(g->outer > 0 ? 1.0f / g->outer : 0);
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++) {
-        uint32_t size = bits_of(x[i]) & 0x7fffffffu;
+        uint32_t size = vec_to_bits(x[i]) & 0x7fffffffu;
         uint32_t is_outer = (uint32_t) - (int32_t)(size > t);
-        float begin = float_of(t & is_outer);
-        float per = float_of((per_outer & is_outer) | (per_inner & ~is_outer));
-        int level = (int)((float_of(size) - begin) * per);
+        float begin = vec_from_bits(t & is_outer);
+        float per = vec_from_bits((per_outer & is_outer) | (per_inner & ~is_outer));
+        int level = (int)((vec_from_bits(size) - begin) * per);
 
         level = level < last ? level : last;
         codes[i] = (uint8_t)(level + (int)(is_outer & (uint32_t)(last + 1)) +
-                             (int)(bits_of(x[i]) >> 31) * 2 * (last + 1));
+                             (int)(vec_to_bits(x[i]) >> 31) * 2 * (last + 1));
     }
 }
 
@@ -168,17 +168,17 @@ CPU_INLINE void values_of_piece(const uint8_t *codes, int64_t n, const struct ro
 {
     int last = g->n_levels - 1;
     int sign_shift = last == 3 ? 28 : 24; /* from the code's first bit to a float's */
-    uint32_t t = bits_of(g->t), inner = bits_of(g->inner), outer = bits_of(g->outer);
+    uint32_t t = vec_to_bits(g->t), inner = vec_to_bits(g->inner), outer = vec_to_bits(g->outer);
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++) {
         uint32_t code = codes[i];
         uint32_t is_outer = (uint32_t) - (int32_t)((code & (uint32_t)(last + 1)) != 0);
-        float step = float_of((outer & is_outer) | (inner & ~is_outer));
+        float step = vec_from_bits((outer & is_outer) | (inner & ~is_outer));
         float level = (float)(int)(code & (uint32_t)last) + 0.5f;
-        float size = float_of(t & is_outer) + level * step;
+        float size = vec_from_bits(t & is_outer) + level * step;
 
-        y[i] = float_of(bits_of(size) | (code & 2 * (uint32_t)(last + 1)) << sign_shift);
+        y[i] = vec_from_bits(vec_to_bits(size) | (code & 2 * (uint32_t)(last + 1)) << sign_shift);
     }
 }
 
