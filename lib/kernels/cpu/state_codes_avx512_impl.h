@@ -29,8 +29,8 @@ CPU_INLINE __m512 look_up_32(const float *table, __m512i i)
 /*
  * Parts of the whole, x / divisor, each rounded to nearest. A division takes several times as long
  * as what is done here where neither the inverse nor what is left is denormal: quotient and
- * remainder by a rounded inverse (Markstein 1990, "Computation of elementary functions on the IBM
- * RISC System/6000 processor", theorem 8.2) give the same bits of quotients that are no less than
+ * remainder by a rounded inverse give the same bits (P. W. Markstein 1990, "Computation of
+ * elementary functions on the IBM RISC System/6000 processor") of quotients that are no less than
  * 2^-25; smaller ones stay below all edges.
  */
 struct divisor {
