@@ -15,8 +15,7 @@ enum { ISA_PLAIN, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, N_ISAS };
 
 static int machine_isa(void)
 {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("f16c")) /* as all have that have AVX2 */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         return ISA_PLAIN;
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))

@@ -1,6 +1,6 @@
 /*
- * fp8_numbers_impl.h - numbers of 8 bits (Micikevicius et al. 2022): e4m3, four bits of exponent and
- * three of mantissa, without infinity (ops/codec.h); e5m2, the upper half of fp16
+ * fp8_numbers_impl.h - numbers of 8 bits (Micikevicius et al. 2022): e4m3, four bits of exponent
+ * and three of mantissa, without infinity (ops/codec.h); e5m2, the upper half of fp16
  *
  * A format is its bits of mantissa m and its exponent's bias b: numbers below 2^(1 - b) are
  * 2^(1 - b - m) apart, above they have m bits behind the first.

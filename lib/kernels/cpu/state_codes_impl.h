@@ -64,7 +64,7 @@ struct state_codec {
     bool has_keys; /* encode reads a map's below */
 };
 
-/* state_codes_avx2.c; the first two with F16C, which a machine of CPU_ISA_AVX2 has. */
+/* state_codes_avx2.c; the first two with F16C, which all have that have AVX2. */
 void state_from_fp16_f16c(const uint16_t *words, int n, float scale, float *to);
 void state_to_fp16_f16c(const float *x, int n, float inverse, uint16_t *words);
 void state_noise_avx2(struct noise *noise, uint64_t key, uint64_t high, uint64_t low);

@@ -12,6 +12,9 @@
  *   all_lanes(x)          x in all; lanes_from(x): x, x + 1, ...
  *   store_halves(to, a)   the two halves of lanes' lower 32 bits, element by element
  */
+#ifndef KERNELS_CPU_STATE_NOISE_IMPL_H
+#define KERNELS_CPU_STATE_NOISE_IMPL_H
+
 #define ROUNDS 10
 #define NOISE_GROUP 4 /* vectors that take turns, as a round waits for the one before */
 _Static_assert(NOISE_PAIRS % (NOISE_GROUP * LANES64) == 0, "whole groups");
@@ -73,3 +76,5 @@ CPU_INLINE void make_lanes_of_noise(struct noise *noise, uint64_t key, uint64_t 
         }
     }
 }
+
+#endif
