@@ -310,6 +310,7 @@ lint:
 
 format:
 	@clang-format -i $$(scripts/lint/files '*.[ch]' '*.cu' '*.cuh' '*.cc')
+	@scripts/lint/rows --mend
 
 include mk/dist.mk
 

@@ -190,9 +190,10 @@ struct slice_options {
  * slice.c: in place of overlap_collectives: cut ops and the collectives between them, over tp and
  * over cp (gathers and sums of rows of sequences, exchanges of heads), into slices of rows, what
  * goes to experts and back into groups of experts (slice_experts.c), and order them so that a slice
- * travels while others are computed. What sums over rows, and attention, is done on all rows; with halves,
- * which are of whole sequences, attention is cut as well. No bit changes: a row's result does not
- * depend on the rows beside it. Returns whether anything was cut; else the function is as it was.
+ * travels while others are computed. What sums over rows, and attention, is done on all rows; with
+ * halves, which are of whole sequences, attention is cut as well. No bit changes: a row's result
+ * does not depend on the rows beside it. Returns whether anything was cut; else the function is as
+ * it was.
  */
 bool slice(struct program *program, int function, const struct slice_options *options);
 
