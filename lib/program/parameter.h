@@ -91,11 +91,11 @@ struct bucket {
     int ema;              /* a shard of masters' moving averages; 0: none */
 };
 
-/* A parameter, with its accumulators and optimizer states. */
 /* Whose weights are rounded once a step (fp8_weights.c): with the scales of ops/fp8_recipe.h, where
  * those are of a rank's part alone in buckets of their own. */
 enum parameter_in_fp8 { IN_FP8_NOT, IN_FP8, IN_FP8_BY_RANK };
 
+/* A parameter, with its accumulators and optimizer states. */
 struct parameter {
     const char *name;               /* global: "layers.0.qkv.weight" */
     int64_t rows, cols;             /* of the rank's part */

@@ -22,5 +22,5 @@ expect 'two nodes are measured' 0 'slurm.yaml: [0-9]+ ops and 12 collectives of 
     step --ntasks-per-node=2 "$lmtrain" bench cluster "$dir/job.yaml" --steps 2 --to "$dir/slurm.yaml"
 of_two_nodes slurm
 expect 'ranks that take turns on nodes are not' 2 'blocks of neighbours.*--distribution=block' \
-    step --distribution=cyclic "$lmtrain" bench cluster "$dir/job.yaml" --steps 1 --to "$dir/cyclic.yaml"
+    step --ntasks-per-node=2 --distribution=cyclic "$lmtrain" bench cluster "$dir/job.yaml" --steps 1 --to "$dir/cyclic.yaml"
 finish

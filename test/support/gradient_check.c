@@ -96,7 +96,7 @@ void gradient_check(const struct op_case *c, enum op_kind gradient_kind)
     reference_run(&forward, RUN_FIRST);
     for (int i = 0; i < gradient_info->n_inputs; i++)
         gradient.in[i] = gradient_input(&forward, &cotangent, gradient_info->inputs[i].name);
-    for (int i = 0; i < gradient_info->n_outputs; i++) {
+    for (int i = 0; i < op_plain_outputs(gradient_info); i++) {
         int input = find(info->inputs, info->n_inputs, gradient_info->outputs[i].name + 1);
 
         if (!strcmp(gradient_info->outputs[i].name, "copy"))
@@ -109,7 +109,7 @@ void gradient_check(const struct op_case *c, enum op_kind gradient_kind)
     }
     reference_run(&gradient, RUN_FIRST);
     is_checked[gradient_kind] = 1;
-    for (int i = 0; i < gradient_info->n_outputs; i++) {
+    for (int i = 0; i < op_plain_outputs(gradient_info); i++) {
         const char *name = gradient_info->outputs[i].name + 1;
 
         if (tensor_given(&gradient.out[i]))
