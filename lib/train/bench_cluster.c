@@ -141,13 +141,24 @@ static bool can_divide(const struct job *job, int tp)
     return !job_check_tp(&job->model, tp, "tp", &ignored);
 }
 
+/* What micro-batches are divided into, one after the other. Slices are eighths and less, of which
+ * products take longer a token. */
+static const int parts_of[] = { 1, 2, 8 };
+enum { N_PARTS = sizeof parts_of / sizeof *parts_of };
+
+/* Of tensor-parallel ranks: those of a node, or of the job if it has more. */
+static int most_tensor_ranks(const struct job *job, const struct bench_nodes *nodes)
+{
+    return max_int(nodes->per_node, job->parallel.tp);
+}
+
 /* How many models this rank measures alone. */
 static int count_models(const struct job *job, int n_ranks)
 {
     int n = 0;
 
     for (int tp = 1; tp <= n_ranks; tp *= 2)
-        n += can_divide(job, tp) ? 2 : 0;
+        n += can_divide(job, tp) ? N_PARTS : 0;
     return n;
 }
 
@@ -176,18 +187,19 @@ static int measure_models(struct cluster_benchmark *b, struct rank_seconds *seco
 {
     struct bench_cluster *c = b->cluster;
 
-    for (int tp = 1; tp <= c->nodes.per_node; tp *= 2)
-        for (int parts = 1; parts <= 2 && can_divide(b->job, tp); parts++) {
-            struct job narrowed = narrow(b->job, tp, parts);
+    for (int tp = 1; tp <= most_tensor_ranks(b->job, &c->nodes); tp *= 2)
+        for (int i = 0; i < N_PARTS && can_divide(b->job, tp); i++) {
+            static const char *const of[N_PARTS] = { "a", "half a", "an eighth of a" };
+            struct job narrowed = narrow(b->job, tp, parts_of[i]);
             struct bench bench;
 
             tell(b,
                  arena_printf(b->arena, "ops of one of %d tensor-parallel rank%s, %s micro-batch",
-                              tp, str_s(tp), parts > 1 ? "half a" : "a"));
+                              tp, str_s(tp), of[i]));
             if (run_long_enough(&bench, &narrowed, b, err))
                 return -1;
             add_ops(c, &bench);
-            if (tp == 1 && parts == 1) {
+            if (tp == 1 && i == 0) {
                 c->peak = bench.ceiling;
                 c->jitter = jitter_of(&bench, b->arena);
                 *seconds = median_step(&bench);
@@ -370,7 +382,7 @@ int bench_cluster(struct bench_cluster *cluster, const struct job *job, struct e
     cluster->memory_bytes = memory_of(engine);
     if (bench_find_nodes(&cluster->nodes, engine, err) || isolate(&alone, engine, err))
         return -1;
-    b.n_stages = count_models(job, cluster->nodes.per_node) + 2 +
+    b.n_stages = count_models(job, most_tensor_ranks(job, &cluster->nodes)) + 2 +
                  (engine->rank.world_size > 1 ? N_STAGES_OF_ALL : 0);
     progress_line_begin(&b.line, 2);
     int status = measure_all(&b, err);
