@@ -135,6 +135,8 @@ static int start_both(struct guarded_command *c, const struct guarded_command_op
     snprintf(grace, sizeof grace, "%.0f", ceil(options->grace_seconds));
     c->guard = c->group = vfork_shell(&start);
     if (c->guard > 0) {
+        /* As it does itself: a sanitizer's vfork is a fork, whose child may not have come to it. */
+        setpgid(c->guard, c->guard);
         start.argv = argv;
         start.in = in;
         start.group = c->group;
