@@ -59,13 +59,14 @@ static void count_readers(struct scale_join *s, int function)
             s->n_readers[f->ops[i].in[k]]++;
 }
 
-/* In front of ops[index]; returns how many ops that are. */
-static int emit_most(struct scale_join *s, int function, int index, int x)
+/* In front of ops[index]; returns how many ops that are. of_rows: what the op that makes x has found;
+ * 0: nothing. */
+static int emit_most(struct scale_join *s, int function, int index, int x, int of_rows)
 {
     struct program *p = s->program;
     const struct op reader = p->functions[function].ops[index];
     struct op op = { .kind = OP_FP8_AMAX, .phase = reader.phase, .layer = reader.layer };
-    int most = s->is_fused ? fp8_most_of_rows(p, function, index, x) : 0, n = 0;
+    int most = of_rows, n = 0;
 
     if (!most) {
         most = program_value(p, 1, 1, DTYPE_F32);
@@ -93,14 +94,10 @@ static int emit_most(struct scale_join *s, int function, int index, int x)
     return n;
 }
 
-/* Whether x, read by ops[index], has its largest elements found ahead. */
-static bool wants_most(struct scale_join *s, int function, int index, int x)
+/* Whether it is found ahead, though the op that makes x does not find it. */
+static bool wants_most(const struct scale_join *s, int x)
 {
-    if (s->program->values[x].role == ROLE_WEIGHT && !s->has_weights)
-        return false;
-    if (s->n_readers[x] > 1 || is_part(s->program, x))
-        return true;
-    return s->is_fused && fp8_most_of_rows(s->program, function, index, x);
+    return s->n_readers[x] > 1 || is_part(s->program, x);
 }
 
 static void scale_function(struct scale_join *s, int function)
@@ -112,10 +109,15 @@ static void scale_function(struct scale_join *s, int function)
              k++) {
             int x = p->functions[function].ops[i].in[k];
 
-            if (!s->most[x] && !wants_most(s, function, i, x))
+            if (!s->has_weights && p->values[x].role == ROLE_WEIGHT)
                 continue;
-            if (!s->most[x])
-                i += emit_most(s, function, i, x);
+            if (!s->most[x]) {
+                int of_rows = s->is_fused ? fp8_most_of_rows(p, function, i, x) : 0;
+
+                if (!of_rows && !wants_most(s, x))
+                    continue;
+                i += emit_most(s, function, i, x, of_rows);
+            }
             struct op *op = &p->functions[function].ops[i];
             op->in[ops_fp8_most(op->kind, k)] = s->most[x];
         }
