@@ -59,8 +59,8 @@ static void count_readers(struct scale_join *s, int function)
             s->n_readers[f->ops[i].in[k]]++;
 }
 
-/* In front of ops[index]; returns how many ops that are. of_rows: what the op that makes x has found;
- * 0: nothing. */
+/* In front of ops[index]; returns how many ops that are. of_rows: what the op that makes x has
+ * found; 0: nothing. */
 static int emit_most(struct scale_join *s, int function, int index, int x, int of_rows)
 {
     struct program *p = s->program;
