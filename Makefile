@@ -238,19 +238,30 @@ test-oracle:
 	@$(MAKE) --no-print-directory $(PARALLEL) all $(ORACLES)
 	@scripts/test-oracle --jobs $(TEST_JOBS)
 
+# T names tests of sanitized tiers, too: of a folder those that the tier has ($(2)), by its own name any unit test that may be
+# sanitized so ($(1)).
+ifeq ($(T),)
+sanitized = $(sort $(2))
+tier_times = --times $(TIMES)/$(1).times
+else
+sanitized = $(sort $(filter $(foreach t,$(T),test/$(t)/%_test.c),$(2)) $(filter $(foreach t,$(T),test/$(t)_test.c),$(1)))
+want_named = @[ -n '$(1)' ] || { echo "make: $@ has no test named $(T) (hint: T=MODULE/NAME as in test/MODULE/NAME_test.c)" >&2; exit 2; }
+endif
+
 # These take minutes there each; what they run, the other laws and test/train run under ASan, too. make soak-asan runs them.
 # Fuzz targets run under both sanitizers in `make fuzz`.
 ASAN_SOAK := $(addprefix test/law/,law_test.c law_tensor_test.c law_context_test.c tuned_test.c states_test.c dynamic_test.c hold_test.c layouts_test.c) \
     test/cmd/tuned_test.c
-ASAN_SOURCES := $(filter-out $(ASAN_SOAK),$(TEST_SOURCES))
+ASAN_SOURCES := $(call sanitized,$(TEST_SOURCES),$(filter-out $(ASAN_SOAK),$(TEST_SOURCES)))
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'
 asan-build:
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) $(ASAN_SOURCES:%.c=build/asan/%)
 
 asan:
+	$(call want_named,$(ASAN_SOURCES))
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory asan-build || true
-	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/asan.times $(ASAN_SOURCES:%.c=build/asan/%)
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(call tier_times,asan) $(ASAN_SOURCES:%.c=build/asan/%)
 
 soak-asan:
 	@scripts/bootstrap --test
@@ -260,16 +271,19 @@ soak-asan:
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
 # loader, the background save, hooks, the status file, what sends metrics to MLflow.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
-TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/progress/status_file_test.c test/report/mlflow_test.c test/train/hooks_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
-    test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective*_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
+TSAN_ABLE := $(filter-out %_mpi_test.c %_process_test.c,$(TEST_SOURCES))
+TSAN_THREADS := $(wildcard test/comm/*_test.c test/progress/status_file_test.c test/report/mlflow_test.c test/train/hooks_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
+    test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective*_test.c test/run/lifetimes_test.c test/run/offload_test.c)
+TSAN_SOURCES := $(call sanitized,$(TSAN_ABLE),$(filter $(TSAN_ABLE),$(TSAN_THREADS)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan-build:
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%)
 
 tsan:
+	$(call want_named,$(TSAN_SOURCES))
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory tsan-build || true
-	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/tsan.times $(TSAN_SOURCES:%.c=build/tsan/%)
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(call tier_times,tsan) $(TSAN_SOURCES:%.c=build/tsan/%)
 
 # Modules that read what comes from outside are sanitized and counted; what these call of the others is the plain
 # build's, which is there anyway: kernels and trainers take clang longer than all else, and no target gets there.
