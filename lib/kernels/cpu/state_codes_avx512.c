@@ -64,7 +64,6 @@ static void decode(const struct code_map *restrict map, const uint8_t *codes, in
         decode_all(map, codes, n, scale, to, false);
 }
 
-/* GROUP vectors, of which n numbers are meant. */
 CPU_INLINE void encode_group(const struct code_map *restrict map, const float *x, int n,
                              const struct divisor *whole, uint8_t *restrict codes, bool is_signed)
 {
@@ -81,25 +80,9 @@ CPU_INLINE void encode_group(const struct code_map *restrict map, const float *x
     store_group(codes, n, element, k, is_signed);
 }
 
-/* Whole groups without masks. */
-CPU_INLINE void encode_all(const struct code_map *restrict map, const float *x, int n,
-                           float divisor, uint8_t *restrict codes, bool is_signed)
-{
-    const struct divisor whole = divisor_of(divisor);
-    int i = 0;
-
-    for (; i + GROUP_LANES <= n; i += GROUP_LANES)
-        encode_group(map, x + i, GROUP_LANES, &whole, codes + i, is_signed);
-    if (i < n)
-        encode_group(map, x + i, n - i, &whole, codes + i, is_signed);
-}
-
 static void encode(const struct code_map *map, const float *x, int n, float divisor, uint8_t *codes)
 {
-    if (map->n == STATE_CODES_SIGNED)
-        encode_all(map, x, n, divisor, codes, true);
-    else
-        encode_all(map, x, n, divisor, codes, false);
+    encode_groups(map, x, n, divisor, codes, encode_group);
 }
 
 /* ---- fp16 ---- */

@@ -149,6 +149,34 @@ CPU_INLINE void load_parts(const float *x, int n, const struct divisor *d, bool 
     to_parts(part, d);
 }
 
+/* Codes of GROUP vectors, of which n numbers are meant. */
+typedef void (*encode_group_fn)(const struct code_map *map, const float *x, int n,
+                                const struct divisor *whole, uint8_t *codes, bool is_signed);
+
+/* Whole groups without masks. */
+CPU_INLINE void encode_all(const struct code_map *restrict map, const float *x, int n,
+                           float divisor, uint8_t *restrict codes, encode_group_fn encode_group,
+                           bool is_signed)
+{
+    const struct divisor whole = divisor_of(divisor);
+    int i = 0;
+
+    for (; i + GROUP_LANES <= n; i += GROUP_LANES)
+        encode_group(map, x + i, GROUP_LANES, &whole, codes + i, is_signed);
+    if (i < n)
+        encode_group(map, x + i, n - i, &whole, codes + i, is_signed);
+}
+
+/* With the encoder of a group, which is inlined. */
+CPU_INLINE void encode_groups(const struct code_map *map, const float *x, int n, float divisor,
+                              uint8_t *codes, encode_group_fn encode_group)
+{
+    if (map->n == STATE_CODES_SIGNED)
+        encode_all(map, x, n, divisor, codes, encode_group, true);
+    else
+        encode_all(map, x, n, divisor, codes, encode_group, false);
+}
+
 /* state_codes_avx512vbmi.c */
 void state_decode_vbmi(const struct code_map *map, const uint8_t *codes, int n, float scale,
                        float *to);
