@@ -22,6 +22,9 @@
  *   LMTRAIN_EMULATE_DEVICES, _MEMORY_GIB, _DRIVER, _WITHOUT, _FAIL     how many GPUs, how much
  *                            memory each has, their driver's version, which library is absent,
  *                            which kernel's launches fail
+ *   CUDA_VISIBLE_DEVICES     which of the GPUs a process has, as CUDA reads it (needs _DEVICES)
+ *   LMTRAIN_EMULATE_PCI      addresses of the machine's GPUs, `,` between them (machine.cc)
+ *   LMTRAIN_EMULATE_NCCL, _NCCL_LOG     its version; a file for communicators made (nccl.h)
  *   LMTRAIN_EMULATE_ARCH     80 | 86 | 89 | 90 (of none other)     how much shared memory a block
  *                            may have; 90 where it is not set
  *   LMTRAIN_EMULATE_SLOW, _TARGET    which algorithm of cuBLASLt is slow, or is another with a target
