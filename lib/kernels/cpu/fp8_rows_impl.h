@@ -8,8 +8,7 @@
 #ifndef KERNELS_CPU_FP8_ROWS_IMPL_H
 #define KERNELS_CPU_FP8_ROWS_IMPL_H
 
-#include "kernels/cpu/fp8_numbers_impl.h"
-#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/fp8_blocks_impl.h"
 
 struct fp8_rows {
     const struct tensor *x, *codes, *most; /* most NULL: nothing is rounded; codes: blockwise */
@@ -28,30 +27,6 @@ static inline struct fp8_rows fp8_rows_of(const struct op_shape *op)
     return rows;
 }
 
-/* Bits of |x|, which are ordered as they are. */
-CPU_INLINE uint16_t largest_size(const uint16_t *x, int64_t n)
-{
-    uint16_t most = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t size = x[i] & 0x7fffu;
-
-        most = size > most ? size : most;
-    }
-    return most;
-}
-
-CPU_INLINE void code_block(uint8_t *codes, const uint16_t *x, float scale, int64_t n)
-{
-    float divisor = scale > 0 ? scale : 1.0f; /* nor NaN */
-
-    for (int64_t i = 0; i < n; i++) {
-        uint8_t code = e4m3_code(vec_from_bf16(x[i]) / divisor);
-
-        codes[i] = scale > 0 ? code : 0;
-    }
-}
-
 /* A whole row. */
 CPU_INLINE void fp8_row(const struct fp8_rows *r, int64_t row)
 {
@@ -61,11 +36,11 @@ CPU_INLINE void fp8_row(const struct fp8_rows *r, int64_t row)
 
     for (int64_t col = 0; col < d; col += side) {
         int64_t n = min_i64(side, d - col);
-        uint32_t bits = (uint32_t)largest_size(x + col, n) << 16;
+        uint32_t bits = (uint32_t)fp8_larger(0, x + col, n) << 16;
 
         *most++ = vec_from_bits(bits);
         if (r->codes)
-            code_block((uint8_t *)cpu_row(r->codes, row) + col, x + col, e4m3_scale(bits), n);
+            fp8_codes((uint8_t *)cpu_row(r->codes, row) + col, x + col, e4m3_scale(bits), n);
     }
 }
 

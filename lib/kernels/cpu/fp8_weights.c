@@ -6,8 +6,7 @@
  * cut by blocks, of which each rank measures what it has, or by norm blocks, each of which lies in
  * one matrix. Both are bound by memory.
  */
-#include "kernels/cpu/fp8_numbers_impl.h"
-#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/fp8_blocks_impl.h"
 
 enum { SIDE = OPS_FP8_BLOCK, CHUNK = OPS_NORM_BLOCK };
 
@@ -48,16 +47,6 @@ CPU_INLINE const struct ops_fp8_matrix *matrix_at(const struct weight_rounding *
     return NULL;
 }
 
-CPU_INLINE uint16_t larger_of(uint16_t most, const uint16_t *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t size = x[i] & 0x7fffu;
-
-        most = size > most ? size : most;
-    }
-    return most;
-}
-
 /* ---- the largest of each block ---- */
 
 /* What x has of a block of 128 x 128. */
@@ -77,7 +66,7 @@ CPU_INLINE void measure_block_body(void *context, int64_t block)
         int64_t at = m->first + (first_row + row) * m->cols + col - r->begin;
         int64_t first = max_i64(at, 0), end = min_i64(at + width, r->n);
 
-        most = first < end ? larger_of(most, r->x + first, end - first) : most;
+        most = first < end ? fp8_larger(most, r->x + first, end - first) : most;
     }
     r->most[block] = vec_from_bits((uint32_t)most << 16);
 }
@@ -89,7 +78,7 @@ CPU_INLINE void measure_chunk_body(void *context, int64_t chunk)
     const struct weight_rounding *r = context;
     int64_t first = chunk * CHUNK;
 
-    r->of_chunk[chunk] = larger_of(0, r->x + first, min_i64(CHUNK, r->n - first));
+    r->of_chunk[chunk] = fp8_larger(0, r->x + first, min_i64(CHUNK, r->n - first));
 }
 
 CPU_TILES(measure_chunk);
@@ -99,11 +88,11 @@ static uint16_t largest_from(const struct weight_rounding *r, int64_t first, int
 {
     int64_t whole = min_i64(round_up(first, CHUNK), end),
             rest = max_i64(whole, end / CHUNK * CHUNK);
-    uint16_t most = larger_of(0, r->x + first, whole - first);
+    uint16_t most = fp8_larger(0, r->x + first, whole - first);
 
     for (int64_t chunk = whole / CHUNK; chunk < rest / CHUNK; chunk++)
         most = r->of_chunk[chunk] > most ? r->of_chunk[chunk] : most;
-    return larger_of(most, r->x + rest, end - rest);
+    return fp8_larger(most, r->x + rest, end - rest);
 }
 
 /* Of each matrix what x has of it. */
@@ -149,14 +138,6 @@ static void amax_run(struct kernels *kernels, const struct kernel_call *call, in
 
 /* ---- codes ---- */
 
-CPU_INLINE void round_span(uint8_t *codes, const uint16_t *x, float scale, int64_t n)
-{
-    float divisor = scale > 0 ? scale : 1.0f; /* nor NaN */
-
-    for (int64_t i = 0; i < n; i++)
-        codes[i] = scale > 0 ? e4m3_code(vec_from_bf16(x[i]) / divisor) : 0;
-}
-
 /* Span by span of a row and a block. */
 CPU_INLINE void round_chunk_body(void *context, int64_t chunk)
 {
@@ -174,7 +155,7 @@ CPU_INLINE void round_chunk_body(void *context, int64_t chunk)
                                    : row / m->rows * ops_fp8_blocks(m->rows, m->cols) +
                                          row % m->rows / SIDE * across + col / SIDE;
 
-        round_span(r->codes + at, r->x + at, r->scales[m->first_block + block], n);
+        fp8_codes(r->codes + at, r->x + at, r->scales[m->first_block + block], n);
         at += n;
     }
 }
@@ -195,13 +176,8 @@ static void codes_run(struct kernels *kernels, const struct kernel_call *call, i
 
     (void)first;
     for (int64_t block = 0; block < parts->cols; block++) {
-        uint32_t most = 0;
+        uint32_t most = fp8_largest_of_parts(parts, block);
 
-        for (int64_t i = 0; i < parts->rows; i++) {
-            uint32_t size = vec_to_bits(((const float *)cpu_row(parts, i))[block]);
-
-            most = size > most ? size : most;
-        }
         joined[block] = vec_from_bits(most);
         scales[block] = e4m3_scale(most);
     }

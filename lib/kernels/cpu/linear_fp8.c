@@ -9,9 +9,8 @@
  * order of IEEE operations is compress.c's, and the contract with other backends: scale = max / 448
  * (of e5m2, 57344), code = round(x / scale).
  */
-#include "kernels/cpu/fp8_numbers_impl.h"
+#include "kernels/cpu/fp8_blocks_impl.h"
 #include "kernels/cpu/linear_impl.h"
-#include "kernels/cpu/rows_impl.h"
 
 #define SIDE OPS_FP8_BLOCK
 #define SIDE_SHIFT 7
@@ -62,15 +61,6 @@ CPU_INLINE void fold_row(uint16_t most[SIDE], const uint16_t *x, int n)
     }
 }
 
-CPU_INLINE uint16_t largest(const uint16_t *sizes, int64_t n)
-{
-    uint16_t most = 0;
-
-    for (int64_t i = 0; i < n; i++)
-        most = sizes[i] > most ? sizes[i] : most;
-    return most;
-}
-
 /* With one scale. */
 CPU_INLINE void round_row_e5m2(uint16_t *codes, const uint16_t *x, float scale, int n)
 {
@@ -110,10 +100,8 @@ CPU_INLINE void round_rows(const struct fp8_rounding *r, const struct rounding_t
     for (int row = 0; row < t->n_rows; row++) {
         const uint16_t *x = elements(r, t, row);
         float *scale = r->scales + (t->row + row) * r->n_across + t->col / SIDE, scales[SIDE];
-        uint16_t most[SIDE] = { 0 };
 
-        fold_row(most, x, t->n_cols);
-        *scale = scale_of(largest(most, SIDE));
+        *scale = scale_of(fp8_larger(0, x, t->n_cols));
         fill(scales, *scale);
         round_row(r->codes + (t->row + row) * r->x->cols + t->col, x, scales, t->n_cols);
     }
@@ -138,7 +126,7 @@ CPU_INLINE void round_others(const struct fp8_rounding *r, const struct rounding
     if (r->blocks == BLOCKS_ONE) {
         fill(scales, *r->scales);
     } else if (r->blocks == BLOCKS_SQUARE) {
-        fill(scales, scale_of(largest(most, SIDE)));
+        fill(scales, scale_of(fp8_larger(0, most, SIDE)));
         r->scales[block * r->n_across + t->col / SIDE] = *scales;
     } else {
         for (int col = 0; col < t->n_cols; col++)
@@ -175,7 +163,7 @@ CPU_INLINE void measure_tile_body(void *context, int64_t number)
     uint16_t most[SIDE];
 
     fold_tile(r, &t, most);
-    r->most[number] = largest(most, SIDE);
+    r->most[number] = fp8_larger(0, most, SIDE);
 }
 
 CPU_TILES(measure_tile);
@@ -205,25 +193,13 @@ CPU_TILES(widen_tile);
 static uint16_t measure(struct kernels *kernels, struct fp8_rounding *r)
 {
     pool_run(kernels->pool, n_tiles(r->x), measure_tile[cpu_of(kernels)->isa], r);
-    return largest(r->most, n_tiles(r->x));
-}
-
-/* The bits of the largest. */
-static uint32_t largest_of_parts(const struct tensor *parts)
-{
-    uint32_t most = 0;
-
-    for (int64_t i = 0; i < parts->rows; i++) {
-        uint32_t size = vec_to_bits(*(const float *)cpu_row(parts, i));
-
-        most = size > most ? size : most;
-    }
-    return most;
+    return fp8_larger(0, r->most, n_tiles(r->x));
 }
 
 static float one_scale(struct kernels *kernels, struct fp8_rounding *r)
 {
-    uint32_t most = r->parts ? largest_of_parts(r->parts) : (uint32_t)measure(kernels, r) << 16;
+    uint32_t most =
+        r->parts ? fp8_largest_of_parts(r->parts, 0) : (uint32_t)measure(kernels, r) << 16;
 
     return r->is_e5m2 ? e5m2_scale(most) : e4m3_scale(most);
 }
