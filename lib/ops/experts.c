@@ -314,44 +314,13 @@ int check_expert_linear(const struct op_shape *op, struct err *err)
 }
 
 static const struct op_info expert_linear = {
-    .name = "expert_linear",
-    .n_inputs = 3,
-    .inputs = {
-        [EXPERT_LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_LINEAR_W] = { "w", DIM_MN, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .feature = FEATURE_EXPERTS,
-    .traits = TRAIT_EXPERT_ROWS,
-    .ends_input = 1 + EXPERT_LINEAR_ENDS,
-    .routed_rows = DIM_T,
-    .check = check_expert_linear,
-    .spread = spread_expert_linear,
-    .flops = flops_expert_linear,
-    .backward = backward_expert_linear,
+    EXPERT_LINEAR_ROW(TYPE_ACT), .name = "expert_linear",      .n_inputs = 3,
+    .feature = FEATURE_EXPERTS,  .check = check_expert_linear, .spread = spread_expert_linear,
 };
 
 static const struct op_info expert_linear_dx = {
-    .name = "expert_linear_dx",
-    .n_inputs = 3,
-    .inputs = {
-        [EXPERT_LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DX_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DX_W] = { "w", DIM_MN, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .routed_rows = DIM_T,
-    .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
-    .check = check_expert_linear,
-    .spread = spread_expert_linear_dx,
-    .flops = flops_expert_linear,
+    EXPERT_LINEAR_DX_ROW(TYPE_ACT), .name = "expert_linear_dx",        .n_inputs = 3,
+    .check = check_expert_linear,   .spread = spread_expert_linear_dx,
 };
 
 int spread_expert_linear_dw(const struct spread_query *q)
@@ -375,21 +344,8 @@ double flops_expert_linear_dw(const struct op_shape *op)
 }
 
 static const struct op_info expert_linear_dw = {
+    EXPERT_LINEAR_DW_ROW,
     .name = "expert_linear_dw",
-    .n_inputs = 3,
-    .inputs = {
-        [EXPERT_LINEAR_DW_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DW_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DW_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
-    },
-    .routed_rows = DIM_T,
-    .ends_input = 1 + EXPERT_LINEAR_DW_ENDS,
-    .spread = spread_expert_linear_dw,
-    .flops = flops_expert_linear_dw,
 };
 
 static double expert_swiglu_flops(const struct op_shape *op)

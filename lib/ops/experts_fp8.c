@@ -12,22 +12,11 @@
 
 static int recipe_check(const struct op_shape *op, struct err *err)
 {
-    if (op->attributes.fp8 != FP8_BLOCKWISE && op->attributes.fp8 != FP8_TENSOR)
-        return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d or %d", op_name(op->kind),
-                       (int)op->attributes.fp8, FP8_BLOCKWISE, FP8_TENSOR);
+    if (check_fp8_recipe(op, err))
+        return -1;
     if (op->attributes.e5m2_dy)
         return err_set(err, ERR_FAILED, "%s: dy is rounded to e5m2, wanted e4m3",
                        op_name(op->kind));
-    return 0;
-}
-
-static int operands_check(const struct op_shape *op, struct err *err)
-{
-    const struct op_info *info = op_info(op->kind);
-
-    if (op->in[OPS_FIRST].dtype != DTYPE_BF16)
-        return err_set(err, ERR_FAILED, "%s: %s is %s, wanted bf16", info->name,
-                       info->inputs[0].name, dtype_name(op->in[OPS_FIRST].dtype));
     return 0;
 }
 
@@ -38,7 +27,7 @@ static int product_check(const struct op_shape *op, struct err *err)
     const struct tensor *w = &op->in[EXPERT_LINEAR_W], *most = &op->in[EXPERT_LINEAR_FP8_W_MOST];
     int64_t m = op->in[EXPERT_LINEAR_ENDS].cols;
 
-    if (operands_check(op, err) || check_expert_linear(op, err))
+    if (check_bf16_operand(op, err) || check_expert_linear(op, err))
         return -1;
     const struct ops_fp8_matrix all = { 0, w->rows / m, w->cols, 0, m };
     int64_t n = ops_fp8_matrix_blocks(&all, op->attributes.fp8 == FP8_TENSOR);
@@ -73,67 +62,30 @@ static int dx_spread(const struct spread_query *q)
 }
 
 static const struct op_info expert_linear_fp8 = {
+    EXPERT_LINEAR_ROW(TYPE_ACT_OR_U8),
     .name = "expert_linear_fp8",
     .n_inputs = 4,
-    .inputs = {
-        [EXPERT_LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_LINEAR_W] = { "w", DIM_MN, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
-        [EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .traits = TRAIT_EXPERT_ROWS,
-    .ends_input = 1 + EXPERT_LINEAR_ENDS,
-    .routed_rows = DIM_T,
+    .inputs[EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
     .check_attributes = recipe_check,
     .check = product_check,
     .spread = forward_spread,
-    .flops = flops_expert_linear,
-    .backward = backward_expert_linear,
 };
 
 static const struct op_info expert_linear_dx_fp8 = {
+    EXPERT_LINEAR_DX_ROW(TYPE_ACT_OR_U8),
     .name = "expert_linear_dx_fp8",
     .n_inputs = 4,
-    .inputs = {
-        [EXPERT_LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DX_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DX_W] = { "w", DIM_MN, DIM_K, TYPE_ACT_OR_U8, OPERAND_PLAIN },
-        [EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-    },
-    .routed_rows = DIM_T,
-    .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
+    .inputs[EXPERT_LINEAR_FP8_W_MOST] = { "w_most", DIM_ONE, DIM_FREE, TYPE_F32, OPERAND_OPTIONAL },
     .check_attributes = recipe_check,
     .check = product_check,
     .spread = dx_spread,
-    .flops = flops_expert_linear,
 };
 
 static const struct op_info expert_linear_dw_fp8 = {
+    EXPERT_LINEAR_DW_ROW,
     .name = "expert_linear_dw_fp8",
-    .n_inputs = 3,
-    .inputs = {
-        [EXPERT_LINEAR_DW_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DW_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_LINEAR_DW_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
-    },
-    .routed_rows = DIM_T,
-    .ends_input = 1 + EXPERT_LINEAR_DW_ENDS,
     .check_attributes = recipe_check,
-    .check = operands_check,
-    .spread = spread_expert_linear_dw,
-    .flops = flops_expert_linear_dw,
+    .check = check_bf16_operand,
 };
 
 const struct op_info *const experts_fp8_ops[N_OP_KINDS] = {

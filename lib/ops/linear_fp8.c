@@ -11,18 +11,25 @@
  */
 #include "ops/weight_product_impl.h"
 
-static int recipe_check(const struct op_shape *op, struct err *err)
+int check_fp8_recipe(const struct op_shape *op, struct err *err)
 {
     if (op->attributes.fp8 != FP8_BLOCKWISE && op->attributes.fp8 != FP8_TENSOR)
         return err_set(err, ERR_FAILED, "%s: fp8 is %d, wanted %d or %d", op_name(op->kind),
                        (int)op->attributes.fp8, FP8_BLOCKWISE, FP8_TENSOR);
+    return 0;
+}
+
+static int recipe_check(const struct op_shape *op, struct err *err)
+{
+    if (check_fp8_recipe(op, err))
+        return -1;
     if (op->attributes.e5m2_dy && op->attributes.fp8 != FP8_TENSOR)
         return err_set(err, ERR_FAILED, "%s: e5m2 has scales of blocks, wanted one",
                        op_name(op->kind));
     return 0;
 }
 
-static int operands_check(const struct op_shape *op, struct err *err)
+int check_bf16_operand(const struct op_shape *op, struct err *err)
 {
     const struct op_info *info = op_info(op->kind);
 
@@ -82,7 +89,7 @@ static int product_check(const struct op_shape *op, struct err *err)
 {
     bool is_coded = op->in[OPS_FIRST].dtype == DTYPE_U8;
 
-    if ((!is_coded && operands_check(op, err)) || most_check(op, 0, err))
+    if ((!is_coded && check_bf16_operand(op, err)) || most_check(op, 0, err))
         return -1;
     return most_check(op, 1, err);
 }
@@ -210,7 +217,7 @@ static const struct op_info fp8_amax = {
     .outputs = {
         [FP8_AMAX_MOST] = { "most", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
     },
-    .check = operands_check,
+    .check = check_bf16_operand,
     .spread = fp8_amax_spread,
     .flops_per_element = 1,
 };
@@ -221,7 +228,7 @@ static int matrices_check(const struct op_shape *op, int input, struct err *err)
 {
     const struct tensor *x = &op->in[OPS_FIRST], *matrices = &op->in[input];
 
-    if (operands_check(op, err))
+    if (check_bf16_operand(op, err))
         return -1;
     if (x->stride && x->rows > 1 && x->stride != x->cols)
         return err_set(err, ERR_FAILED, "%s: x has a stride of %lld, wanted %lld",
