@@ -31,6 +31,12 @@ struct experts {
     int n_experts, begin, end; /* begin, end: of those that are meant */
 };
 
+/* Of the experts that the op is for. */
+static __device__ __forceinline__ bool is_meant(const experts &e, int64_t expert)
+{
+    return expert >= e.begin && expert < e.end;
+}
+
 /* A slot's expert, its first row, and how many it has; 0: none. */
 struct slot_rows {
     int expert;
@@ -42,12 +48,19 @@ static __device__ __forceinline__ slot_rows rows_of_slot(const experts &e, int s
 {
     int expert = find_expert(e.ends, e.n_experts, slot);
     int64_t row = begin_of(e.ends, expert) + (int64_t)(slot - slot_of(e.ends, expert)) * SIDE;
-    int64_t n = expert < e.begin || expert >= e.end ? 0 : e.ends[expert] - row;
+    int64_t n = is_meant(e, expert) ? e.ends[expert] - row : 0;
 
     return { expert, row, (int)(n < 0 ? 0 : n < SIDE ? n : (int64_t)SIDE) };
 }
 
 /* ---- rounding ---- */
+
+/* r: of the slot's rows. */
+static __device__ __forceinline__ void go_to_slot(rounding &r, const slot_rows &rows)
+{
+    r.x += rows.row * r.stride;
+    r.rows = rows.n;
+}
 
 /* Tiles of all slots, one slot after the other. r: of all. WAY: ROUND_LINES, ROUND_BY_ONE. */
 template <bool IS_TRANSPOSED, rounding_way WAY>
@@ -59,8 +72,7 @@ static __global__ void __launch_bounds__(SIDE) round_slots_kernel(rounding r, ex
 
     if (rows.n == 0)
         return;
-    r.x += rows.row * r.stride;
-    r.rows = rows.n;
+    go_to_slot(r, rows);
     r.codes += IS_TRANSPOSED ? slot * SIDE : slot * SIDE * r.k;
     r.scales += WAY == ROUND_BY_ONE ? rows.expert
                 : IS_TRANSPOSED     ? slot * r.scale_stride
@@ -80,6 +92,7 @@ struct expert_weights {
 static __device__ __forceinline__ void go_to_expert(rounding &r, const expert_weights &w,
                                                     int64_t expert)
 {
+    r.x += expert * r.rows * r.stride;
     r.codes += expert * r.lines * r.k;
     r.scales += expert * w.n_scales;
 }
@@ -92,9 +105,8 @@ static __global__ void __launch_bounds__(SIDE)
     __shared__ rounding_shared shared;
     int64_t expert = blockIdx.x / w.n_tiles;
 
-    if (expert < e.begin || expert >= e.end)
+    if (!is_meant(e, expert))
         return;
-    r.x += expert * r.rows * r.stride;
     go_to_expert(r, w, expert);
     round_tile<IS_TRANSPOSED, WAY>(r, tile_of(r, blockIdx.x % w.n_tiles), shared);
 }
@@ -107,7 +119,7 @@ static __global__ void __launch_bounds__(SIDE)
     int64_t expert = blockIdx.x / w.n_tiles;
     rounding_tile t = tile_of(r, blockIdx.x % w.n_tiles);
 
-    if (expert < e.begin || expert >= e.end)
+    if (!is_meant(e, expert))
         return;
     go_to_expert(r, w, expert);
     place_tile<IS_TRANSPOSED>(r, t, given + expert * r.rows * r.stride, shared);
@@ -119,15 +131,6 @@ static __global__ void __launch_bounds__(SIDE)
 
 /* ---- one scale an expert ---- */
 
-static __device__ __forceinline__ void measure_tile(const rounding &r, rounding_tile t,
-                                                    rounding_shared &shared)
-{
-    load_tile(r, t, shared.x);
-    uint32_t most = largest_of_all(largest_of_line<true>(shared.x), shared.sizes);
-    if (threadIdx.x == 0)
-        r.most[blockIdx.x] = most;
-}
-
 static __global__ void __launch_bounds__(SIDE) measure_slots_kernel(rounding r, experts e)
 {
     __shared__ rounding_shared shared;
@@ -135,8 +138,7 @@ static __global__ void __launch_bounds__(SIDE) measure_slots_kernel(rounding r, 
 
     if (rows.n == 0)
         return;
-    r.x += rows.row * r.stride;
-    r.rows = rows.n;
+    go_to_slot(r, rows);
     measure_tile(r, tile_of(r, blockIdx.x % r.n_across), shared);
 }
 
@@ -146,9 +148,9 @@ static __global__ void __launch_bounds__(SIDE)
     __shared__ rounding_shared shared;
     int64_t expert = blockIdx.x / w.n_tiles;
 
-    if (expert < e.begin || expert >= e.end)
+    if (!is_meant(e, expert))
         return;
-    r.x += expert * r.rows * r.stride;
+    go_to_expert(r, w, expert);
     measure_tile(r, tile_of(r, blockIdx.x % w.n_tiles), shared);
 }
 

@@ -146,6 +146,16 @@ static __device__ __forceinline__ void round_tile(const rounding &r, rounding_ti
                                   WAY == ROUND_BY_ONE && r.is_e5m2);
 }
 
+/* The block's tile: the bits of its largest |x|, at the block's number. */
+static __device__ __forceinline__ void measure_tile(const rounding &r, rounding_tile t,
+                                                    rounding_shared &shared)
+{
+    load_tile(r, t, shared.x);
+    uint32_t most = largest_of_all(largest_of_line<true>(shared.x), shared.sizes);
+    if (threadIdx.x == 0)
+        r.most[blockIdx.x] = most;
+}
+
 /* Codes that are there: as multipliers want them. */
 struct placing_shared {
     uint8_t x[SIDE][SIDE + 4];

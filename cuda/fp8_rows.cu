@@ -14,6 +14,14 @@ struct stored_rows {
     int64_t n_rows, n_cols, n_across;
 };
 
+/* The larger of `most` and the bits of |x|, which are ordered as it is. */
+static __device__ __forceinline__ uint32_t larger_size(uint32_t most, float x)
+{
+    uint32_t size = __float_as_uint(x) & 0x7fffffffu;
+
+    return size > most ? size : most;
+}
+
 static __device__ __forceinline__ void code_block(const stored_rows &s, int64_t row, int64_t block)
 {
     int64_t first = block * OPS_FP8_BLOCK + threadIdx.x % 32;
@@ -23,9 +31,7 @@ static __device__ __forceinline__ void code_block(const stored_rows &s, int64_t 
 #pragma unroll
     for (int i = 0; i < N_COLS; i++) {
         x[i] = first + 32 * i < s.n_cols ? to_float(s.x.row(row)[first + 32 * i]) : 0.0f;
-        uint32_t size = __float_as_uint(x[i]) & 0x7fffffffu;
-
-        most = size > most ? size : most;
+        most = larger_size(most, x[i]);
     }
     most = largest_among(most, 32);
     float scale = e4m3_scale(most), divisor = scale > 0 ? scale : 1.0f;
@@ -42,11 +48,8 @@ static __device__ __forceinline__ void measure_row(const stored_rows &s, int64_t
 {
     uint32_t most = 0;
 
-    for (int64_t col = threadIdx.x % 32; col < s.n_cols; col += 32) {
-        uint32_t size = __float_as_uint(to_float(s.x.row(row)[col])) & 0x7fffffffu;
-
-        most = size > most ? size : most;
-    }
+    for (int64_t col = threadIdx.x % 32; col < s.n_cols; col += 32)
+        most = larger_size(most, to_float(s.x.row(row)[col]));
     most = largest_among(most, 32);
     if (threadIdx.x % 32 == 0)
         s.coded.most[row * s.coded.most_stride] = __uint_as_float(most);

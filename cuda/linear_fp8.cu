@@ -52,10 +52,7 @@ static __global__ void __launch_bounds__(SIDE) measure_kernel(rounding r)
 {
     __shared__ rounding_shared shared;
 
-    load_tile(r, tile_of(r, blockIdx.x), shared.x);
-    uint32_t most = largest_of_all(largest_of_line<true>(shared.x), shared.sizes);
-    if (threadIdx.x == 0)
-        r.most[blockIdx.x] = most;
+    measure_tile(r, tile_of(r, blockIdx.x), shared);
 }
 
 /* The bits of |x|, as many as there are tiles, or parts of a tensor. */
