@@ -7,11 +7,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "support/op_case.h"
+#include "support/coded_product.h"
 #include "support/test_device.h"
 
 enum { LISTED = 6 };
@@ -45,11 +44,6 @@ static int64_t n_rows(const struct size *s)
 }
 
 static const enum fp8_recipe recipes[] = { FP8_BLOCKWISE, FP8_TENSOR };
-
-static int64_t n_blocks(const struct size *s, enum fp8_recipe recipe)
-{
-    return s->m * (recipe == FP8_TENSOR ? 1 : ops_fp8_blocks(s->n, s->k));
-}
 
 /* more: rows behind those of the last expert. */
 static struct op_case *products(enum op_kind kind, enum fp8_recipe recipe, const struct size *s,
@@ -87,51 +81,16 @@ static void test_products(void **state)
 
 /* ---- codes ---- */
 
-/* Weights rounded by fp8_weight_codes, as what fp8_weight_amax finds of all experts' blocks. */
-static struct op_case *code_weights(const struct op_case *c, const struct size *s)
-{
-    const struct ops_fp8_matrix matrix = { 0, s->n, s->k, 0, s->m };
-    struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
-    struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
-    int64_t blocks = n_blocks(s, c->op.attributes.fp8);
-
-    amax->dense = codes->dense = true;
-    op_case_input(amax, 0, s->m * s->n, s->k, DTYPE_BF16, 1);
-    op_case_copy(&amax->op.in[0], &c->op.in[EXPERT_LINEAR_W]);
-    op_case_input(amax, FP8_WEIGHT_AMAX_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, &matrix, sizeof matrix);
-    op_case_output(amax, FP8_WEIGHT_AMAX_MOST, 1, blocks, DTYPE_F32);
-    op_case_run(amax, 2, RUN_FIRST);
-    op_case_input(codes, 0, s->m * s->n, s->k, DTYPE_BF16, 1);
-    op_case_copy(&codes->op.in[0], &c->op.in[EXPERT_LINEAR_W]);
-    op_case_input(codes, FP8_WEIGHT_CODES_MOST, 1, blocks, DTYPE_F32, 1);
-    op_case_copy(&codes->op.in[FP8_WEIGHT_CODES_MOST], &amax->op.out[FP8_WEIGHT_AMAX_MOST]);
-    op_case_input(codes, FP8_WEIGHT_CODES_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, &matrix, sizeof matrix);
-    op_case_output(codes, FP8_WEIGHT_CODES_CODES, s->m * s->n, s->k, DTYPE_U8);
-    op_case_output(codes, FP8_WEIGHT_CODES_JOINED, 1, blocks, DTYPE_F32);
-    op_case_run(codes, 2, RUN_FIRST);
-    op_case_destroy(amax);
-    return codes;
-}
-
 static void check_codes(enum op_kind kind, enum fp8_recipe recipe, const struct size *s)
 {
-    struct op_case *c = products(kind, recipe, s, DTYPE_BF16, 0);
-    struct op_case *codes = code_weights(c, s);
+    const struct coded_weight weight = { EXPERT_LINEAR_W,
+                                         EXPERT_LINEAR_FP8_W_MOST,
+                                         { 0, s->n, s->k, 0, s->m } };
+    struct op_case *own = products(kind, recipe, s, DTYPE_BF16, 0);
     struct op_case *coded = products(kind, recipe, s, DTYPE_U8, 0);
 
-    op_case_copy(&coded->op.in[0], &c->op.in[0]);
-    op_case_copy(&coded->op.in[EXPERT_LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
-    op_case_input(coded, EXPERT_LINEAR_FP8_W_MOST, 1, n_blocks(s, recipe), DTYPE_F32, 1);
-    op_case_copy(&coded->op.in[EXPERT_LINEAR_FP8_W_MOST], &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
-    op_case_check(coded, 4e-6);
-    op_case_run(c, 2, RUN_FIRST);
-    op_case_run(coded, 2, RUN_FIRST);
-    op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded w");
-    op_case_destroy(c);
-    op_case_destroy(coded);
-    op_case_destroy(codes);
+    coded_product_fill(coded, own, &weight);
+    coded_product_check(coded, own, "depends on what has rounded w");
 }
 
 static void test_codes(void **state)

@@ -6,11 +6,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <string.h>
 
 #include <cmocka.h>
 
-#include "support/op_case.h"
+#include "support/coded_product.h"
 #include "support/test_device.h"
 
 /* T, k and n cross the edges of blocks, tiles and one another, in multiples of 16 where matrices of
@@ -147,52 +146,17 @@ static void test_parts(void **state)
         }
 }
 
-/* fp8_weight_codes of a product's weight, by what fp8_weight_amax finds. */
-static struct op_case *code_weight(const struct op_case *c, struct dims d, int64_t blocks)
-{
-    const struct ops_fp8_matrix matrix = { 0, d.n, d.k, 0, 1 };
-    struct op_case *amax = op_case_create(OP_FP8_WEIGHT_AMAX, &c->op.attributes);
-    struct op_case *codes = op_case_create(OP_FP8_WEIGHT_CODES, &c->op.attributes);
-
-    amax->dense = codes->dense = true;
-    op_case_input(amax, 0, d.n, d.k, DTYPE_BF16, 1);
-    op_case_copy(&amax->op.in[0], &c->op.in[LINEAR_W]);
-    op_case_input(amax, FP8_WEIGHT_AMAX_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(amax->op.in[FP8_WEIGHT_AMAX_MATRICES].data, &matrix, sizeof matrix);
-    op_case_output(amax, FP8_WEIGHT_AMAX_MOST, 1, blocks, DTYPE_F32);
-    op_case_run(amax, 2, RUN_FIRST);
-    op_case_input(codes, 0, d.n, d.k, DTYPE_BF16, 1);
-    op_case_copy(&codes->op.in[0], &c->op.in[LINEAR_W]);
-    op_case_input(codes, FP8_WEIGHT_CODES_MOST, 1, blocks, DTYPE_F32, 1);
-    op_case_copy(&codes->op.in[FP8_WEIGHT_CODES_MOST], &amax->op.out[FP8_WEIGHT_AMAX_MOST]);
-    op_case_input(codes, FP8_WEIGHT_CODES_MATRICES, 1, OPS_FP8_MATRIX_COLS, DTYPE_I64, 1);
-    memcpy(codes->op.in[FP8_WEIGHT_CODES_MATRICES].data, &matrix, sizeof matrix);
-    op_case_output(codes, FP8_WEIGHT_CODES_CODES, d.n, d.k, DTYPE_U8);
-    op_case_output(codes, FP8_WEIGHT_CODES_JOINED, 1, blocks, DTYPE_F32);
-    op_case_run(codes, 2, RUN_FIRST);
-    op_case_destroy(amax);
-    return codes;
-}
-
 /* A weight that was rounded before has the bits of one that the product rounds. */
 static void check_codes(enum op_kind kind, enum fp8_recipe recipe, struct dims d)
 {
-    int64_t blocks = recipe == FP8_TENSOR ? 1 : ops_fp8_blocks(d.n, d.k);
-    struct op_case *c = make(kind, recipe, d, false), *codes = code_weight(c, d, blocks), *coded;
+    const struct coded_weight weight = { LINEAR_W,
+                                         ops_fp8_most(kind, LINEAR_W),
+                                         { 0, d.n, d.k, 0, 1 } };
+    struct op_case *own = make(kind, recipe, d, false);
+    struct op_case *coded = make_of(kind, recipe, d, false, DTYPE_U8);
 
-    coded = make_of(kind, recipe, d, false, DTYPE_U8);
-    op_case_copy(&coded->op.in[0], &c->op.in[0]);
-    op_case_copy(&coded->op.in[LINEAR_W], &codes->op.out[FP8_WEIGHT_CODES_CODES]);
-    op_case_input(coded, ops_fp8_most(kind, LINEAR_W), 1, blocks, DTYPE_F32, 1);
-    op_case_copy(&coded->op.in[ops_fp8_most(kind, LINEAR_W)],
-                 &codes->op.out[FP8_WEIGHT_CODES_JOINED]);
-    op_case_check(coded, 4e-6);
-    op_case_run(c, 2, RUN_FIRST);
-    op_case_run(coded, 2, RUN_FIRST);
-    op_case_same(&coded->op.out[0], &c->op.out[0], "depends on what has rounded the weight");
-    op_case_destroy(c);
-    op_case_destroy(coded);
-    op_case_destroy(codes);
+    coded_product_fill(coded, own, &weight);
+    coded_product_check(coded, own, "depends on what has rounded the weight");
 }
 
 static void test_codes(void **state)
