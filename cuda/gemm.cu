@@ -38,18 +38,23 @@ static const char *const scale_names[4][4] = {
 static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
                       const struct cuda_gemm_shape *s, const struct cuda_gemm_operands *o)
 {
+    char runs[64] = "";
+
+    if (gemm_n_runs(s) > 1)
+        snprintf(runs, sizeof runs, " runs %lld at %lld %lld", (long long)s->n_runs,
+                 (long long)s->run_lda, (long long)s->run_ldc);
     snprintf(
-        key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s%s%s %s",
+        key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s%s%s%s %s",
         s->a_transposed ? 't' : 'n', s->b_transposed ? 't' : 'n', (long long)s->m, (long long)s->n,
         (long long)s->k, dtype_name(s->in), dtype_name(s->out), (long long)s->lda,
         (long long)s->ldb, (long long)s->ldc, alignment_of(o->a), alignment_of(o->b),
-        alignment_of(o->c), alignment_of(o->bias), s->biased ? " biased" : "",
+        alignment_of(o->c), alignment_of(o->bias), runs, s->biased ? " biased" : "",
         s->a_is_e5m2 ? " e5m2" : "", scale_names[s->a_scales][s->b_scales], lt->stamp);
 }
 
 static struct gpu_product sizes_of(const struct cuda_gemm_shape *s)
 {
-    return gpu_product{ s->m, s->n, s->in, s->out, s->biased };
+    return gpu_product{ gemm_n_runs(s) * s->m, s->n, s->in, s->out, s->biased };
 }
 
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *s)
@@ -100,6 +105,20 @@ static cublasStatus_t make_layout(const struct gemm_library *lt, cublasLtMatrixL
                              rows == 1 ? max_i64(ld, cols) : ld);
 }
 
+/* As many of the matrix as there are runs, the next a stride behind. */
+static cublasStatus_t set_runs(const struct gemm_library *lt, cublasLtMatrixLayout_t layout,
+                               const struct cuda_gemm_shape *s, int64_t stride)
+{
+    int32_t n = (int32_t)gemm_n_runs(s);
+    cublasStatus_t status =
+        lt->layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    return lt->layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                          sizeof stride);
+}
+
 static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_gemm *gemm)
 {
     const struct cuda_gemm_shape *s = &gemm->shape;
@@ -112,6 +131,13 @@ static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_ge
         status = make_layout(lt, &gemm->b, type_of(s->in), b_rows, b_cols, s->ldb);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_layout(lt, &gemm->c, type_of(product_dtype(s)), s->m, s->n, product_ld(s));
+    if (gemm_n_runs(s) == 1 || status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    status = set_runs(lt, gemm->a, s, s->run_lda);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_runs(lt, gemm->b, s, 0);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = set_runs(lt, gemm->c, s, s->run_ldc);
     return status;
 }
 
@@ -379,6 +405,8 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
     char key[KEY_BYTES];
 
     CHECK(!shape->biased || !gemm_is_apart(shape));
+    CHECK(gemm_n_runs(shape) == 1 || !gemm_is_apart(shape));
+    CHECK(gemm_n_runs(shape) == 1 || (!shape->a_transposed && shape->in != DTYPE_U8));
     if (gemm_library_open(cuda, err))
         return -1;
     lt = gemm_library_of(cuda);
@@ -464,10 +492,14 @@ static void add_bias(struct cuda_kernels *cuda, const char *name, const struct c
 
     cuda_with_act(s->out, [&](auto zero) {
         typedef decltype(zero) T;
-        rows_of<T> c = { (T *)o->c, s->ldc };
 
-        cuda_launch_on(cuda->device, cuda->stream, name, cuda_shape_of(s->m * n_blocks, N_THREADS),
-                       add_bias_kernel<T>, c, o->bias, s->n, n_blocks);
+        for (int64_t run = 0; run < gemm_n_runs(s); run++) {
+            rows_of<T> c = { (T *)o->c + run * s->run_ldc, s->ldc };
+
+            cuda_launch_on(cuda->device, cuda->stream, name,
+                           cuda_shape_of(s->m * n_blocks, N_THREADS), add_bias_kernel<T>, c,
+                           o->bias, s->n, n_blocks);
+        }
     });
 }
 

@@ -37,6 +37,8 @@
  * such product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of
  * ours.
  *
+ * Rows that lie in runs are a strided batch, of which b is the same (a stride of 0).
+ *
  * A bias of fp32 goes on the fp32 sum, in the product's epilogue. Where the result is of 16 bits
  * the library wants it in the result's dtype, to which it is rounded first, as weights are; where
  * it has no such epilogue (rows that are not multiples of 16 bytes), the bias is added to the
@@ -58,6 +60,9 @@ struct cuda_gemm_shape {
     enum cuda_gemm_scales a_scales, b_scales;
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
+    /* Rows in runs: so many of m rows each, of a and of c, which begin so many elements behind the
+     * run before; b is the same for all. 0: one. Not of a transposed a, nor of e4m3. */
+    int64_t n_runs, run_lda, run_ldc;
     int biased;
 };
 

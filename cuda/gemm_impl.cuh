@@ -46,6 +46,7 @@ struct gemm_library {
     decltype(&cublasLtDestroy) destroy;
     decltype(&cublasLtMatrixLayoutCreate) layout_create;
     decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+    decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
     decltype(&cublasLtMatmulDescCreate) matmul_create;
     decltype(&cublasLtMatmulDescDestroy) matmul_destroy;
     decltype(&cublasLtMatmulDescSetAttribute) matmul_set;
@@ -66,6 +67,11 @@ static inline struct gemm_library *gemm_library_of(struct cuda_kernels *cuda)
 /* Open the library where it is not yet: the newest that the driver serves. Returns 0, or -1 and
  * ERR_DEVICE. */
 int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
+
+static inline int64_t gemm_n_runs(const struct cuda_gemm_shape *shape)
+{
+    return max_i64(shape->n_runs, 1);
+}
 
 /* Of a run's scratch: the library's part; and whether the library's product goes there, in fp32. */
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *shape);

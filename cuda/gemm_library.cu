@@ -27,6 +27,7 @@ static int find_functions(struct gemm_library *lt, void *handle)
            CUDA_SYMBOL(handle, lt->destroy, cublasLtDestroy) &&
            CUDA_SYMBOL(handle, lt->layout_create, cublasLtMatrixLayoutCreate) &&
            CUDA_SYMBOL(handle, lt->layout_destroy, cublasLtMatrixLayoutDestroy) &&
+           CUDA_SYMBOL(handle, lt->layout_set, cublasLtMatrixLayoutSetAttribute) &&
            CUDA_SYMBOL(handle, lt->matmul_create, cublasLtMatmulDescCreate) &&
            CUDA_SYMBOL(handle, lt->matmul_destroy, cublasLtMatmulDescDestroy) &&
            CUDA_SYMBOL(handle, lt->matmul_set, cublasLtMatmulDescSetAttribute) &&

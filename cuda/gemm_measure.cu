@@ -40,7 +40,8 @@ int gemm_is_measured(const struct cuda_kernels *cuda, const struct cuda_gemm_sha
 
     if (!cuda->base.is_early || (wish && !strcmp(wish, "first")))
         return 0;
-    return (wish && !strcmp(wish, "measured")) || s->m * s->n >= ceil_div(LEAST_WORK, s->k);
+    return (wish && !strcmp(wish, "measured")) ||
+           gemm_n_runs(s) * s->m * s->n >= ceil_div(LEAST_WORK, s->k);
 }
 
 /* Of two bf16 in [0.5, 1), or one fp32 about there; of four e4m3 in [1, 2). */
@@ -81,12 +82,14 @@ static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
     const struct cuda_gemm_shape *s = &t->gemm->shape;
     int64_t a_rows = s->a_transposed ? s->k : s->m, b_rows = s->b_transposed ? s->n : s->k;
     size_t at = 0, size = dtype_bytes(s->in), workspace = gemm_workspace_bytes(s);
+    int64_t before_a = (gemm_n_runs(s) - 1) * s->run_lda; /* the last run */
+    int64_t before_c = (gemm_n_runs(s) - 1) * s->run_ldc;
 
-    t->a = part(t->memory, &at, (size_t)(a_rows * s->lda) * size, o->a);
+    t->a = part(t->memory, &at, (size_t)(before_a + a_rows * s->lda) * size, o->a);
     t->b = part(t->memory, &at, (size_t)(b_rows * s->ldb) * size, o->b);
     t->a_scales = part(t->memory, &at, scale_bytes(s->m, s->k), NULL);
     t->b_scales = part(t->memory, &at, scale_bytes(s->n, s->k), NULL);
-    t->c_bytes = (size_t)(s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float);
+    t->c_bytes = (size_t)(before_c + s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float);
     t->c = part(t->memory, &at, t->c_bytes, gemm_is_apart(s) ? NULL : o->c);
     t->with_target =
         t->target ? part(t->memory, &at, t->c_bytes, gemm_is_apart(s) ? NULL : o->c) : NULL;
@@ -286,7 +289,7 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
     const struct cuda_gemm_shape *s = &gemm->shape;
     struct trial t;
     double seconds[GEMM_CANDIDATES] = { 0 },
-           flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
+           flops = 2.0 * (double)(gemm_n_runs(s) * s->m) * (double)s->n * (double)s->k;
     int best = 0;
 
     if (open_trial(&t, cuda, gemm, operands, target) == 0) {

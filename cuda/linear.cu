@@ -8,8 +8,9 @@
 #include "cuda/gemm.cuh"
 
 /* Of the product behind an op: a and b are its inputs in order, c its output. */
-static struct cuda_gemm_shape product_shape(const struct op_shape *op)
+static struct cuda_gemm_shape product_shape(const struct op_shape *given)
 {
+    const struct op_shape in_rows = op_in_rows(given), *op = &in_rows;
     const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
     int is_dw = op->kind == OP_LINEAR_DW;
     struct cuda_gemm_shape shape = {};
@@ -25,6 +26,12 @@ static struct cuda_gemm_shape product_shape(const struct op_shape *op)
     shape.ldb = b->stride;
     shape.ldc = c->stride;
     shape.biased = op->kind == OP_LINEAR && tensor_given(&op->in[LINEAR_B]);
+    if (given->attributes.run_rows && given->out[LINEAR_Y].rows > 1) {
+        shape.m = given->attributes.run_rows;
+        shape.n_runs = given->out[LINEAR_Y].rows;
+        shape.run_lda = given->in[LINEAR_X].stride;
+        shape.run_ldc = given->out[LINEAR_Y].stride;
+    }
     return shape;
 }
 

@@ -5,7 +5,8 @@
  * each. It refuses what the library refuses: wrong leading dimensions, operands less aligned than
  * the algorithm wants, a workspace that is too small or not at a multiple of 256; of e4m3 (and
  * e5m2 as B) whatever is not TN with m, k and all that is 16 bytes, pairs of scale modes that sm_90
- * has not, and with scales of blocks other lines than multiples of 8.
+ * has not, and with scales of blocks other lines than multiples of 8; of strided batches other
+ * numbers of matrices, and those of D that overlap.
  */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
@@ -52,6 +53,10 @@ struct cublasLtMatmulHeuristicResult_t {
     int reserved[4];
 };
 
+enum cublasLtMatrixLayoutAttribute_t {
+    CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+    CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
+};
 enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
     CUBLASLT_MATMUL_DESC_TRANSB = 4,
@@ -92,6 +97,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t ld);
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout);
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t n_bytes);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmul, cublasComputeType_t compute,
                                         cudaDataType_t scale);
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmul);

@@ -67,7 +67,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type,
                                           uint64_t rows, uint64_t cols, int64_t ld)
 {
-    *layout = new emulate_layout{ type, (int64_t)rows, (int64_t)cols, ld };
+    *layout = new emulate_layout{ type, (int64_t)rows, (int64_t)cols, ld, 1, 0 };
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -98,6 +98,15 @@ static cublasStatus_t set(void *field, size_t wanted_bytes, const void *value, s
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(field, value, n_bytes);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t attribute,
+                                                const void *value, size_t n_bytes)
+{
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+        return set(&l->n_batches, sizeof l->n_batches, value, n_bytes);
+    return set(&l->batch_offset, sizeof l->batch_offset, value, n_bytes);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
@@ -176,8 +185,12 @@ static cublasStatus_t check_layouts(const matmul_call *p)
     int64_t bn = p->matmul.transposed_b ? p->b.rows : p->b.cols;
 
     for (const emulate_layout *l : all)
-        if (l->rows < 1 || l->cols < 1 || l->ld < l->rows)
+        if (l->rows < 1 || l->cols < 1 || l->ld < l->rows || l->n_batches < 1 ||
+            l->n_batches != p->d.n_batches)
             return CUBLAS_STATUS_INVALID_VALUE;
+    /* Matrices that are written lie apart. */
+    if (p->d.n_batches > 1 && p->d.batch_offset < (p->d.cols - 1) * p->d.ld + p->d.rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (ak != bk || am != p->d.rows || bn != p->d.cols || p->c.rows != p->d.rows ||
         p->c.cols != p->d.cols)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -194,6 +207,8 @@ static cublasStatus_t check_fp8(const matmul_call *p)
     int vector = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     int square = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 
+    if (p->d.n_batches > 1)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if ((p->b.type != CUDA_R_8F_E4M3 && p->b.type != CUDA_R_8F_E5M2) || bytes_of(p->d.type) == 1)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!m->transposed_a || m->transposed_b || p->m % 16 || p->k % 16)
@@ -258,7 +273,8 @@ static uint64_t alignment_of(const matmul_call *p, const cublasLtMatmulAlgo_t *a
 
 static size_t workspace_of(const matmul_call *p, const cublasLtMatmulAlgo_t *algo)
 {
-    return algo->data[2] > 1       ? algo->data[2] * (size_t)(p->m * p->n) * sizeof(float)
+    return algo->data[2] > 1
+               ? algo->data[2] * (size_t)(p->d.n_batches * p->m * p->n) * sizeof(float)
            : algo->data[1] == WIDE ? 1024
                                    : 0;
 }
@@ -289,7 +305,9 @@ static int lets(const matmul_call *p, const cublasLtMatmulAlgo_t *algo)
         if (algo->data[i])
             return 0;
     for (const emulate_layout *l : all)
-        if (!is_aligned((uint64_t)l->ld * bytes_of(l->type), alignment_of(p, algo, l->type)))
+        if (!is_aligned((uint64_t)l->ld * bytes_of(l->type), alignment_of(p, algo, l->type)) ||
+            !is_aligned((uint64_t)l->batch_offset * bytes_of(l->type),
+                        alignment_of(p, algo, l->type)))
             return 0;
     return 1;
 }
@@ -394,6 +412,7 @@ static bool is_loaded(cublasLtHandle_t handle, const matmul_call *p,
         m->epilogue,
         (uint64_t)m->scale_modes[0],
         (uint64_t)m->scale_modes[1],
+        p->d.n_batches > 1,
     };
 
     if (handle->loaded.count(kernel))
@@ -425,7 +444,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     for (int i = 0; i < 4; i++)
         if (!is_aligned((uintptr_t)memory[i], alignment_of(&p, algo, layouts[i]->type)))
             return CUBLAS_STATUS_INVALID_VALUE;
-    if (c == d && p.c.ld != p.d.ld)
+    if (c == d && (p.c.ld != p.d.ld || p.c.batch_offset != p.d.batch_offset))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (workspace_of(&p, algo) > workspace_bytes ||
         (workspace_bytes && !is_aligned((uintptr_t)workspace, WORKSPACE_ALIGNMENT)))

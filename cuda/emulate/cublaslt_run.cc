@@ -163,10 +163,24 @@ static void compute_fp8(const matmul_call &p, const matmul_operands &o)
         }
 }
 
+static const void *matrix_at(const void *first, const emulate_layout *l, int64_t i)
+{
+    return (const char *)first + (size_t)(i * l->batch_offset) * bytes_of(l->type);
+}
+
 void cublaslt_run(const matmul_call &p, const matmul_operands &o, int64_t begin)
 {
-    if (is_fp8(&p))
+    if (is_fp8(&p)) {
         compute_fp8(p, o);
-    else
-        compute(p, o, begin);
+        return;
+    }
+    for (int64_t i = 0; i < p.d.n_batches; i++) {
+        matmul_operands of_batch = o;
+
+        of_batch.a = matrix_at(o.a, &p.a, i);
+        of_batch.b = matrix_at(o.b, &p.b, i);
+        of_batch.c = matrix_at(o.c, &p.c, i);
+        of_batch.d = (void *)matrix_at(o.d, &p.d, i);
+        compute(p, of_batch, begin);
+    }
 }

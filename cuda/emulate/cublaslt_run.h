@@ -9,6 +9,8 @@
 struct emulate_layout {
     cudaDataType_t type;
     int64_t rows, cols, ld; /* column-major */
+    int32_t n_batches;
+    int64_t batch_offset; /* elements from one matrix to the next */
 };
 
 struct emulate_matmul {

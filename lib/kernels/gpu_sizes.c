@@ -44,8 +44,9 @@ static size_t column_sums(int64_t n_rows, int64_t n_cols)
     return (size_t)(ceil_div(n_rows, gpu_column_block_rows(n_rows)) * n_cols) * sizeof(double);
 }
 
-static size_t linear(const struct op_shape *op)
+static size_t linear(const struct op_shape *given)
 {
+    const struct op_shape in_rows = op_in_rows(given), *op = &in_rows;
     const struct tensor *out = &op->out[LINEAR_Y];
     struct gpu_product p = { out->rows, out->cols, op->in[LINEAR_X].dtype, out->dtype,
                              op->kind == OP_LINEAR && tensor_given(&op->in[LINEAR_B]) };

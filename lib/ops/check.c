@@ -373,11 +373,16 @@ static int check_whole(const struct solver *s)
 
 int op_check(const struct op_shape *op, struct err *err)
 {
+    struct op_shape in_rows;
     struct solver s;
 
     if ((unsigned)op->kind >= N_OP_KINDS)
         return err_set(err, ERR_FAILED, "op kind is %d, wanted 0..%d", (int)op->kind,
                        N_OP_KINDS - 1);
+    if (check_row_runs(op, err))
+        return -1;
+    in_rows = op_in_rows(op);
+    op = &in_rows;
 
     solver_init(&s, op, err);
     if (check_attributes(&s))

@@ -47,6 +47,10 @@ OP_FAMILIES(DECLARE)
  */
 int check_rows(const struct op_shape *op, int input, int64_t rows, struct err *err);
 
+/* Of op_check: whether the kind takes runs of rows, where the op has them, and operands are of
+ * such. Likewise. */
+int check_row_runs(const struct op_shape *op, struct err *err);
+
 /* The arguments of op_spread, as the rules of kinds see them. */
 struct spread_query {
     const struct op_shape *op;

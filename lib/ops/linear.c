@@ -110,7 +110,7 @@ static const struct op_info linear = {
     .outputs = {
         [LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT_OR_F32, OPERAND_PLAIN },
     },
-    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
+    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS | TRAIT_ROW_RUNS,
     .feature = FEATURE_ANY_MODEL,
     .spread = spread_linear,
     .flops = flops_linear,
@@ -153,7 +153,7 @@ static const struct op_info linear_dx = {
     .outputs = {
         [LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
+    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS | TRAIT_ROW_RUNS,
     .spread = spread_linear_dx,
     .flops = flops_linear_dx,
 };

@@ -136,6 +136,7 @@ enum op_trait {
         512, /* a row of what it writes depends on that row of its operands of T rows, and
                             on other operands: on some rows it is as on all, bit for bit. With
                             ATTRIBUTE_SEQ_LEN on whole sequences alone */
+    TRAIT_ROW_RUNS = 1024,   /* operands of T rows may be runs of rows (attributes.run_rows) */
     TRAIT_EXPERT_ROWS = 256, /* in a forward: its output has a row for each choice or token that may
                                 come to the rank's experts, of which most do not */
 };

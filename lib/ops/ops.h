@@ -45,6 +45,8 @@
  *   linear              x[T x k] act, w[n x k] act, b?[1 x n] fp32 -> y[T x n] act or fp32
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
+ *                         of linear, too: with `run_rows`, T rows are runs of so many, each of
+ *                         which lies together as one row of x and y, dy and dx (op_in_rows)
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
  *   linear_fp8          x[T x k] bf16 or u8, w[n x k] bf16 or u8, b?[1 x n] fp32, x_most?[P x 1]
  *                       or [T x B] fp32,
@@ -479,6 +481,7 @@ struct op_attributes {
     int64_t part_rows; /* gather_sequence, scatter_sequence, rows_to_heads, heads_to_rows: rows of
                         * the rank's whole part, of which these are a slice from row `first` on; 0:
                         * it is all of it */
+    int64_t run_rows;  /* linear, linear_dx: rows in a row of operands; 0: one */
     int64_t first;     /* of experts, too: of a rank's these many from `first` on (send_rows,
                         * return_rows, and what takes ends); 0: all */
     int experts;
@@ -629,7 +632,11 @@ struct newton_schulz_matrix ops_newton_schulz_matrix(const struct op_shape *op);
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
 double ops_alibi_slope(int head, int n_heads);
 
-/* The op with as many rows of experts as are expected. Of it floating-point operations (a
+/* The op with T rows one below the other, where attributes.run_rows says that they are runs; what
+ * lies between runs is forgotten. */
+struct op_shape op_in_rows(const struct op_shape *op);
+
+/* The op in rows, with as many rows of experts as are expected. Of it floating-point operations (a
  * multiply-add is 2), and bytes read and written if each is moved once. */
 struct op_shape op_expected(const struct op_shape *op);
 double op_flops(const struct op_shape *op);

@@ -144,7 +144,7 @@ static void print_args(struct printing *p, const struct timeline_rank *r,
 {
     const struct action *a = timeline_action(r, s);
     const struct function *f = timeline_function(r, s);
-    struct op_shape shape = program_op_shape(r->program, op);
+    struct op_shape given = program_op_shape(r->program, op), shape = op_in_rows(&given);
     const struct tensor *first = &shape.in[OPS_FIRST];
 
     str_printf(

@@ -134,11 +134,12 @@ static void pad_to(struct str *out, size_t line_start, size_t column)
         str_add_char(out, ' ');
 }
 
-static void print_shape(const struct program *p, int id, struct str *out)
+/* n: rows that each row is, of a product of runs of rows; else 1. */
+static void print_shape(const struct program *p, int id, int64_t n, struct str *out)
 {
     const struct value *v = &p->values[id];
 
-    str_printf(out, "[%lld x %lld] %s", (long long)v->rows, (long long)v->cols,
+    str_printf(out, "[%lld x %lld] %s", (long long)(v->rows * n), (long long)(v->cols / n),
                dtype_name(v->dtype));
     /* Along the pipeline nearly all is each rank's own. */
     for (int axis = 0; axis < N_AXES; axis++)
@@ -239,7 +240,7 @@ static void print_op(const struct program *p, const struct op *op, enum print_pl
     int shown = !n_out               ? op->in[OPS_FIRST]
                 : op->out[OPS_FIRST] ? op->out[OPS_FIRST]
                                      : op->out[n_out - 1];
-    print_shape(p, shown, out);
+    print_shape(p, shown, op->attributes.run_rows ? op->attributes.run_rows : 1, out);
     if (accumulates(p, op) && op->first != FIRST_MICRO_BATCH)
         str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");
     if (op->stream != STREAM_COMPUTE)
@@ -276,7 +277,7 @@ static void print_cells(const struct program *p, enum print_places places, struc
         str_printf(out, "   %s", v->name);
         pad_to(out, start, 48);
         str_printf(out, " %-9s ", role_name(v->role));
-        print_shape(p, id, out);
+        print_shape(p, id, 1, out);
         print_place(p, id, places, out);
         str_add(out, "\n");
     }

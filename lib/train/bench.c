@@ -275,7 +275,9 @@ static void list_ops(struct bench *bench)
             struct bench_op *op = &bench->ops[bench->n_ops++];
 
             *op = (struct bench_op){ .function = f, .op = i, .n_runs = n_runs };
-            op->shape = program_op_shape(p, &p->functions[f].ops[i]);
+            struct op_shape shape = program_op_shape(p, &p->functions[f].ops[i]);
+
+            op->shape = op_in_rows(&shape);
             op->flops = n_runs * op_flops(&op->shape);
             op->bytes = n_runs * op_bytes(&op->shape);
             op->light_seconds = n_runs * machine_peak_seconds(&bench->ceiling, &op->shape);

@@ -215,6 +215,52 @@ static void test_slices(void **state)
         }
 }
 
+/* Run `run` of c, as a product of its own, has these bits. */
+static void check_run(enum form form, struct dims d, const struct op_case *c, int64_t run)
+{
+    enum dtype act = c->op.in[0].dtype;
+    struct op_case *alone = make(form, d, act, act), *wanted = make(form, d, act, act);
+
+    for (int64_t row = 0; row < d.m; row++) {
+        for (int64_t i = 0; i < d.k; i++)
+            tensor_set(&alone->op.in[0], row, i, tensor_get(&c->op.in[0], run, row * d.k + i));
+        for (int64_t i = 0; i < d.n; i++)
+            tensor_set(&wanted->op.out[0], row, i, tensor_get(&c->op.out[0], run, row * d.n + i));
+    }
+    op_case_run(alone, 2, RUN_FIRST);
+    op_case_same_outputs(alone, wanted, "differs from the run in a product of several");
+    op_case_destroy(alone);
+    op_case_destroy(wanted);
+}
+
+/* Runs of rows in one product have the bits of a product for each. */
+static void test_runs(void **state)
+{
+    static const struct {
+        int64_t n;
+        struct dims d;
+    } rows[] = { { 4, { 64, 70, 501 } }, { 3, { 13, 50, 77 } },   { 2, { 700, 30, 260 } },
+                 { 8, { 1, 9, 40 } },    { 3, { 40, 49, 4163 } }, { 2, { 370, 50, 3000 } } };
+
+    (void)state;
+    for (int form = 0; form < FORM_DW; form++)
+        for (int i = 0; i < N_ACTS * N(rows); i++) {
+            struct dims d = rows[i / N_ACTS].d;
+            int64_t n = rows[i / N_ACTS].n;
+            enum dtype act = act_at(i % N_ACTS);
+            struct op_case *c =
+                op_case_create(kinds[form], &(struct op_attributes){ .run_rows = d.m });
+
+            add_input(c, 0, n, d.m * d.k, act);
+            add_input(c, 1, form == FORM_LINEAR ? d.n : d.k, form == FORM_LINEAR ? d.k : d.n, act);
+            op_case_output(c, 0, n, d.m * d.n, act);
+            op_case_run(c, 1 + i % 3, RUN_FIRST);
+            check_run((enum form)form, d, c, 0);
+            check_run((enum form)form, d, c, n - 1);
+            op_case_destroy(c);
+        }
+}
+
 /* What is not finite reaches its own row and no other, from the last, unpaired element too. */
 static void test_not_finite(void **state)
 {
@@ -288,9 +334,8 @@ static void test_scratch_bound(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_chains),        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_runs),          cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_scratch_bound),
     };
 

@@ -80,6 +80,45 @@ static void test_wide_results(void **state)
     }
 }
 
+/* Runs of rows: of whole and of broken panels, of more than a tile and a block of rows, one alone;
+ * with gaps of 3 columns between them, or of whole 16 bytes. */
+static const struct run_dims {
+    int64_t n, rows, k, n_cols;
+} all_run_dims[] = {
+    { 2, 32, 64, 96 }, { 8, 1, 5, 7 },    { 3, 37, 300, 50 },  { 1, 9, 33, 17 },
+    { 1, 5, 70, 60 },  { 2, 190, 40, 8 }, { 4, 300, 129, 33 }, { 5, 7, 3200, 49 },
+};
+
+#define N_RUN_DIMS (int)(sizeof all_run_dims / sizeof *all_run_dims)
+
+static struct op_case *make_runs(enum op_kind kind, struct run_dims d, enum dtype act, bool bias)
+{
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .run_rows = d.rows });
+    int64_t in = kind == OP_LINEAR ? d.k : d.n_cols, out = kind == OP_LINEAR ? d.n_cols : d.k;
+
+    c->gap = d.rows % 2 ? 3 : 64;
+    op_case_input(c, 0, d.n, d.rows * in, act, 1);
+    op_case_input(c, 1, d.n_cols, d.k, act, 1);
+    op_case_output(c, 0, d.n, d.rows * out, act);
+    if (bias && kind == OP_LINEAR)
+        op_case_input(c, LINEAR_B, 1, d.n_cols, DTYPE_F32, 1);
+    return c;
+}
+
+static void test_runs(void **state)
+{
+    (void)state;
+    for (int is_dx = 0; is_dx < 2; is_dx++)
+        for (int i = 0; i < N_ACTS * N_RUN_DIMS; i++) {
+            enum op_kind kind = is_dx ? OP_LINEAR_DX : OP_LINEAR;
+            struct op_case *c =
+                make_runs(kind, all_run_dims[i / N_ACTS], act_at(i % N_ACTS), i / N_ACTS % 2);
+
+            op_case_check(c, tolerance_of(c));
+            op_case_destroy(c);
+        }
+}
+
 /* out += contribution is the finished contribution, then one fp32 add: bit for bit. */
 static void check_accumulates(const struct dims *d, enum dtype act)
 {
@@ -144,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_wide_results),
+        cmocka_unit_test(test_runs),
         cmocka_unit_test(test_bits),
     };
 

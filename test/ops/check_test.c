@@ -530,6 +530,32 @@ static void test_stride(void **state)
     refused(&text.op, "a stride below its columns");
 }
 
+/* Rows of runs: 2 of 6 rows, in place of 12. */
+static void test_runs_of_rows(void **state)
+{
+    struct op_text text;
+
+    (void)state;
+    op_text_parse(&text, op_example(OP_LINEAR));
+    text.op.attributes.run_rows = 6;
+    refused(&text.op, "rows that are no runs");
+    text.op.in[LINEAR_X].rows = text.op.out[LINEAR_Y].rows = 2;
+    text.op.in[LINEAR_X].cols = 6 * 8;
+    text.op.out[LINEAR_Y].cols = 6 * 6;
+    text.op.in[LINEAR_X].stride = 6 * 8 + 5;
+    text.op.out[LINEAR_Y].stride = 6 * 6;
+    accepted(&text.op);
+    assert_true(op_flops(&text.op) == 2 * 12 * 8 * 6);
+    text.op.in[LINEAR_X].stride = 6 * 8 - 1;
+    refused(&text.op, "runs that overlap");
+    text.op.in[LINEAR_X].stride = 6 * 8;
+    text.op.attributes.run_rows = 5;
+    refused(&text.op, "a run of 9.6 numbers a row");
+    op_text_parse(&text, op_example(OP_LINEAR_DW));
+    text.op.attributes.run_rows = 1;
+    refused(&text.op, "runs in a product that sums over rows");
+}
+
 static void test_unknown_kind(void **state)
 {
     struct op_shape op = { .kind = N_OP_KINDS };
@@ -551,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_messages_of_halves),
         cmocka_unit_test(test_attributes),
         cmocka_unit_test(test_stride),
+        cmocka_unit_test(test_runs_of_rows),
         cmocka_unit_test(test_unknown_kind),
         cmocka_unit_test(test_other_forms),
         cmocka_unit_test(test_slopes),

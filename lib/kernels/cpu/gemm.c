@@ -14,6 +14,9 @@
  * Where blocks of k have scales, a block is a piece: its sums begin at 0, and are scaled and added
  * to those of the blocks before.
  *
+ * Rows that lie in runs are packed run by run, each into whole panels, so that no register block
+ * has rows of two: rows are counted with those that the last panel of a run lacks (padded rows).
+ *
  * Between pieces of k a task's sums stay in its accumulation buffer (fp32) register block by
  * register block; where k is too long for one round, all of a round's sums do, in one that all
  * tasks share. The last piece finishes: bias, rounding to 16 bits, or the one add to an accumulated
@@ -38,15 +41,16 @@
 struct cut {
     const struct gemm_code *code;
     enum gemm_lane lane;
-    int elements;         /* a lane */
-    int64_t n_steps;      /* of k, all of it */
-    int64_t block_rows;   /* of c in a round, whole panels */
-    int64_t block_cols;   /* likewise */
-    int64_t chunk_steps;  /* of k in a round, whole pieces */
-    int64_t piece_steps;  /* of k in a panel */
-    int64_t panel_lanes;  /* from one panel of a to the next */
-    int64_t group_rows;   /* of c in a task, whole panels */
-    int shares_accum;     /* k takes more than one round */
+    int elements;                                   /* a lane */
+    int64_t n_steps;                                /* of k, all of it */
+    int64_t run_rows, padded_run_rows, padded_rows; /* of a run: m, where all rows are one; of c */
+    int64_t block_rows;                             /* of c in a round, whole panels */
+    int64_t block_cols;                             /* likewise */
+    int64_t chunk_steps;                            /* of k in a round, whole pieces */
+    int64_t piece_steps;                            /* of k in a panel */
+    int64_t panel_lanes;                            /* from one panel of a to the next */
+    int64_t group_rows;                             /* of c in a task, whole panels */
+    int shares_accum;                               /* k takes more than one round */
     bool has_blocks;      /* of k, several, with scales: pieces are blocks */
     bool is_skinny;       /* rows of c: b is not packed */
     int64_t accum_stride; /* floats from one register block of a task to the next */
@@ -64,7 +68,10 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
     const struct gemm_code *code = cut->code;
     int64_t n_panels;
 
-    cut->block_rows = even_piece(s->m, ROWS_A_BLOCK, code->rows);
+    cut->run_rows = s->run_rows ? s->run_rows : s->m;
+    cut->padded_run_rows = s->run_rows ? round_up(s->run_rows, code->rows) : s->m;
+    cut->padded_rows = s->m / cut->run_rows * cut->padded_run_rows;
+    cut->block_rows = even_piece(cut->padded_rows, ROWS_A_BLOCK, code->rows);
     cut->block_cols = round_up(s->n, code->cols);
     cut->piece_steps =
         cut->has_blocks ? s->scaled_k / cut->elements : even_piece(cut->n_steps, code->steps, 1);
@@ -76,7 +83,7 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
             min_i64(cut->block_cols, round_up(SHARED_ACCUM_FLOATS / cut->block_rows, code->cols));
 
     n_panels = cut->block_cols / code->cols;
-    cut->is_skinny = code->multiply_skinny && s->m <= code->rows && s->b_transposed &&
+    cut->is_skinny = code->multiply_skinny && cut->padded_rows <= code->rows && s->b_transposed &&
                      !cut->shares_accum && !s->scaled_k;
     /* A line apart, or panels of 128 steps would begin in one cache set. */
     cut->panel_lanes = cut->piece_steps * code->rows + (cut->is_skinny ? 0 : PANEL_GAP);
@@ -200,15 +207,35 @@ static uint32_t *packed_at(const struct round *r, int64_t piece, int64_t row)
     return r->packed + panel * r->cut->panel_lanes;
 }
 
+/* A padded row: which run it is of, which row of that, and how many rows there are from it on. */
+struct run_row {
+    int64_t run, row, n;
+};
+
+static struct run_row run_row(const struct cut *cut, int64_t padded)
+{
+    int64_t run = padded / cut->padded_run_rows, row = padded % cut->padded_run_rows;
+
+    return (struct run_row){ run, row, cut->run_rows - row };
+}
+
 static void pack_tile(void *context, int64_t tile, int thread)
 {
     const struct round *r = context;
     int64_t row = tile / n_pieces(r) * ROWS_A_PACKING, piece = tile % n_pieces(r);
-    struct gemm_part part =
-        part_of(r, piece, r->row + row, min_i64(ROWS_A_PACKING, r->n_rows - row));
+    int64_t end = min_i64(row + ROWS_A_PACKING, r->n_rows);
 
     (void)thread;
-    r->cut->code->pack_a(packed_at(r, piece, row), r->cut->panel_lanes, &r->a, &part);
+    while (row < end) {
+        struct run_row at = run_row(r->cut, r->row + row);
+        struct gemm_part part = part_of(r, piece, at.row, min_i64(at.n, end - row));
+        struct gemm_source a = r->a;
+
+        a.data =
+            (const char *)a.data + (size_t)(at.run * r->shape->run_lda) * dtype_bytes(r->shape->in);
+        r->cut->code->pack_a(packed_at(r, piece, row), r->cut->panel_lanes, &a, &part);
+        row += r->cut->padded_run_rows - at.row;
+    }
 }
 
 #define USUAL_COLS GEMM_COLS_MAX /* of a register block of AVX-512 */
@@ -277,8 +304,11 @@ struct place {
 
 static char *c_at(const struct round *r, int64_t row, int64_t col)
 {
+    struct run_row at = run_row(r->cut, row);
+
     return (char *)r->operands->c +
-           (size_t)(row * r->shape->ldc + col) * dtype_bytes(r->shape->out);
+           (size_t)(at.run * r->shape->run_ldc + at.row * r->shape->ldc + col) *
+               dtype_bytes(r->shape->out);
 }
 
 static void finish(const struct round *r, const struct place *at, const float *sums)
@@ -461,7 +491,7 @@ static void multiply_piece(const struct round *r, const struct gemm_task *task, 
         float *sums = task->accum_buffer + block * cut->accum_stride;
 
         at.row = r->row + row;
-        at.n_rows = (int)min_i64(code->rows, task->row_end - row);
+        at.n_rows = (int)min_i64(code->rows, run_row(cut, at.row).n);
         prefetch_b(r, &next, block, n_blocks);
         if (last)
             prefetch_c(r, &at);
@@ -531,10 +561,10 @@ void cpu_gemm_run(struct cpu_kernels *cpu, const struct cpu_gemm_shape *s,
     r.packed = scratch;
     r.panels = (char *)scratch + cut.packed_bytes;
     r.accum_buffers = r.panels + (size_t)cpu_n_threads(cpu) * cut.panel_bytes;
-    for (r.row = 0; r.row < s->m; r.row += cut.block_rows)
+    for (r.row = 0; r.row < cut.padded_rows; r.row += cut.block_rows)
         for (r.col = 0; r.col < s->n; r.col += cut.block_cols)
             for (r.step = 0; r.step < cut.n_steps; r.step += cut.chunk_steps) {
-                r.n_rows = min_i64(cut.block_rows, s->m - r.row);
+                r.n_rows = min_i64(cut.block_rows, cut.padded_rows - r.row);
                 r.n_cols = min_i64(cut.block_cols, s->n - r.col);
                 r.n_steps = min_i64(cut.chunk_steps, cut.n_steps - r.step);
                 run_round(&r);

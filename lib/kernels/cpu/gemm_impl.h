@@ -18,6 +18,11 @@ struct cpu_gemm_shape {
     enum dtype in, out;             /* fp32, bf16 or fp16; out fp32 or in */
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
+    /*
+     * Rows of a and c lie together in runs: m is a multiple of run_rows, and each run begins so
+     * many elements behind the one before. 0: all do. Not of a transposed a, nor with scales.
+     */
+    int64_t run_rows, run_lda, run_ldc;
     int accumulate; /* c = (first ? 0 : c) + product, the product whole before the add in fp32 */
     /*
      * Scales of blocks of k (ops/fp8_recipe.h): of so many elements, a multiple of 2, the last

@@ -14,23 +14,29 @@
 
 #define DB_COLS 64
 
-struct cpu_gemm_shape cpu_linear_shape(const struct op_shape *op)
+/* Of operands as they lie, in runs of rows or not. */
+struct cpu_gemm_shape cpu_linear_shape(const struct op_shape *given)
 {
+    const struct op_shape in_rows = op_in_rows(given), *op = &in_rows;
     const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
     bool is_dw = op->kind == OP_LINEAR_DW || op->kind == OP_LINEAR_DW_FP8;
 
-    return (struct cpu_gemm_shape){ .m = c->rows,
-                                    .n = c->cols,
-                                    .k = is_dw ? a->rows : a->cols,
-                                    .in = a->dtype,
-                                    .out = c->dtype,
-                                    .a_transposed = is_dw,
-                                    .b_transposed =
-                                        op->kind == OP_LINEAR || op->kind == OP_LINEAR_FP8,
-                                    .lda = a->stride,
-                                    .ldb = b->stride,
-                                    .ldc = c->stride,
-                                    .accumulate = is_dw };
+    return (struct cpu_gemm_shape){
+        .m = c->rows,
+        .n = c->cols,
+        .k = is_dw ? a->rows : a->cols,
+        .in = a->dtype,
+        .out = c->dtype,
+        .a_transposed = is_dw,
+        .b_transposed = op->kind == OP_LINEAR || op->kind == OP_LINEAR_FP8,
+        .lda = a->stride,
+        .ldb = b->stride,
+        .ldc = c->stride,
+        .run_rows = given->out[LINEAR_Y].rows > 1 ? given->attributes.run_rows : 0,
+        .run_lda = given->in[LINEAR_X].stride,
+        .run_ldc = given->out[LINEAR_Y].stride,
+        .accumulate = is_dw
+    };
 }
 
 static size_t linear_scratch_bytes(struct kernels *kernels, const struct op_shape *op)

@@ -4,8 +4,11 @@
 #include "support/gradient_check.h"
 #include "support/ops/op_family.h"
 
-static void linear(const struct op_shape *op)
+/* Operands are dense: runs of rows lie one below the other. */
+static void linear(const struct op_shape *given)
 {
+    const struct op_shape in_rows = op_in_rows(given), *op = &in_rows;
+
     for (int64_t t = 0; t < op->out[LINEAR_Y].rows; t++)
         for (int64_t n = 0; n < op->out[LINEAR_Y].cols; n++) {
             double sum = tensor_given(&op->in[LINEAR_B]) ? IN(LINEAR_B, 0, n) : 0;
@@ -31,8 +34,10 @@ static void lora(const struct op_shape *op)
             }
 }
 
-static void linear_dx(const struct op_shape *op)
+static void linear_dx(const struct op_shape *given)
 {
+    const struct op_shape in_rows = op_in_rows(given), *op = &in_rows;
+
     for (int64_t t = 0; t < op->out[LINEAR_DX_DX].rows; t++)
         for (int64_t k = 0; k < op->out[LINEAR_DX_DX].cols; k++) {
             double sum = 0;
