@@ -27,8 +27,9 @@
  *
  * With sequence parallelism a rank has a period of rows. Slice i of all rows is the i-th part of
  * each rank's period, as many pieces as there are ranks. No row changes its rank or its place, so
- * that sums over rows stay as they are. Values are cut into views; which ops wait for which slice
- * is said by their parts (program.h).
+ * that sums over rows stay as they are. Collectives, and products, take all pieces of a slice at
+ * once, as a view each of whose rows is a piece; other ops are one a piece. Values are cut into
+ * views; which ops wait for which slice is said by their parts (program.h).
  *
  * A *site* is what lies between two ops that need all rows, such as attention's: how many slices
  * are best for it does not depend on other sites, so that the dynamic programme of AccTFM comes
@@ -417,13 +418,17 @@ static void emit_joined(struct slicer *s, int function, const struct slice_task 
     }
 }
 
+/* Rows of one piece; of collectives, and of ops in runs, of all pieces. */
 static void emit_piece(struct slicer *s, int function, const struct slice_task *task, int piece)
 {
     struct op op = slice_op(s, task->op, task->slice);
     int64_t row = task->slice * s->slice_rows[task->op];
     int64_t rows = slice_n_rows(s, task->op, task->slice);
-    bool moves = op_is_collective(op.kind), is_flat = moves && s->n_pieces > 1;
+    bool moves = op_is_collective(op.kind), in_runs = slice_is_in_runs(s, &op);
+    bool is_flat = (moves || in_runs) && s->n_pieces > 1;
 
+    if (in_runs)
+        op.attributes.run_rows = rows;
     for (int k = 0; k < ORDER_N_OPERANDS; k++) {
         const struct op_operand *info = slice_operand_info(&op, k);
         int *id = k < OPS_MAX_INPUTS ? &op.in[k] : &op.out[k - OPS_MAX_INPUTS];

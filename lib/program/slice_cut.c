@@ -148,8 +148,21 @@ struct slice_rows slice_run(const struct slicer *s, int64_t first, int64_t rows,
     return (struct slice_rows){ first + (sequence * (s->n_joined - 1) + k) * s->joined_rows, rows };
 }
 
+bool slice_is_in_runs(const struct slicer *s, const struct op *op)
+{
+    bool in_runs = s->n_pieces > 1 && (op_info(op->kind)->traits & TRAIT_ROW_RUNS) &&
+                   slice_cut_rows(s, op) == s->period * s->n_pieces;
+
+    for (int k = 0; k < ORDER_N_OPERANDS && in_runs; k++)
+        if (slice_operand(op, k) && slice_has_rows(slice_operand_info(op, k)->rows))
+            in_runs = is_dense(s->program, slice_operand(op, k));
+    return in_runs;
+}
+
 int slice_n_pieces(const struct slicer *s, const struct op *op)
 {
+    if (slice_is_in_runs(s, op))
+        return 1;
     if (slice_is_of_sequences(op) || slice_is_joined(s, op))
         return s->n_pieces;
     return !op_is_collective(op->kind) && slice_cut_rows(s, op) > s->period ? s->n_pieces : 1;

@@ -55,9 +55,11 @@ int64_t slice_cut_rows(const struct slicer *slicer, const struct op *op);
 /* Fill n_joined, joined_rows and unit. */
 void slice_find_joined(struct slicer *slicer);
 
-/* Whether it exchanges parts of sequences: gathers, sums, heads for rows; of a slice of an op, how
- * many pieces of rows there are, which do not lie together: each is an op. */
+/* Whether it exchanges parts of sequences: gathers, sums, heads for rows; whether it is one op on
+ * all pieces of a slice, as runs of rows (ops.h, run_rows); of a slice of an op, how many ops there
+ * are, of pieces of rows that do not lie together. */
 bool slice_is_of_sequences(const struct op *op);
+bool slice_is_in_runs(const struct slicer *slicer, const struct op *op);
 int slice_n_pieces(const struct slicer *slicer, const struct op *op);
 
 /*

@@ -6,7 +6,7 @@
 #include "program/order.h"
 #include "program/slice_impl.h"
 
-/* The shape of one piece, and how many there are of a slice. */
+/* The shape of one op, in rows, and how many there are of a slice. */
 static struct op_shape slice_shape(const struct slicer *s, int op, int slice, int *n)
 {
     const struct op own = slice_op(s, op, slice), *o = &own;
@@ -23,6 +23,8 @@ static struct op_shape slice_shape(const struct slicer *s, int op, int slice, in
     }
     int64_t rows = slice_n_rows(s, op, slice);
     *n = slice_n_pieces(s, o);
+    if (slice_is_in_runs(s, o))
+        rows *= s->n_pieces;
     if (slice_is_joined(s, o)) {
         int n_runs = slice_n_runs(s, s->slice_rows[op]);
 

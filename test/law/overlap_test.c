@@ -26,6 +26,9 @@
 #define ONE_RANK "moe.expert_tp=1|"
 #define CAPACITY "moe.capacity_factor=1|"
 #define LORA "lora.rank=3|lora.targets=[all, experts]|"
+#define LORA_ALL "lora.rank=3|lora.targets=[all]|"
+/* 96 rows a rank of two, of which two slices are 64 and 32. */
+#define SHORT_LAST "data.seq_len=24|"
 /* Keys are gathered; in slices of heads, too: the same bits (context_test). */
 #define GATHER "parallel.cp_kind=gather|"
 #define KEY_SLICES "parallel.cp_slices=2|"
@@ -51,6 +54,9 @@ static const struct {
     { "llama", "bf16", 2, 0, 2, 1, 1, 2, "1f1b", "none", "", SLICES("2") },
     { "llama", "bf16", 2, 0, 2, 1, 1, 3, "1f1b", "full", "", SLICES("4") },
     { "llama", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "none", "", SLICES("2") },
+    { "llama", "bf16", 4, 0, 1, 1, 1, 0, "1f1b", "full", "", SLICES("2") },
+    { "llama", "fp32", 2, 0, 1, 1, 1, 0, "1f1b", "none", SHORT_LAST, SLICES("2") },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "selective", LORA_ALL, SLICES("2") },
     { "gpt2", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", "", SLICES("4") },
     { "mixture", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", "", SLICES("2") },
     { "normed", "fp32", 2, 0, 1, 1, 1, 0, "1f1b", "selective", "", HALVES },

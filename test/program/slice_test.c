@@ -174,10 +174,14 @@ static void near_the_shortest(void **state)
 
 /* ---- what verify refuses ---- */
 
+static int64_t fewest_rows; /* of a product that was priced */
+
 /* Products of a nanosecond an element and more, and a link as fast. */
 static int64_t op_ns(void *context, const struct op_shape *shape)
 {
     (void)context;
+    if (shape->kind == OP_LINEAR && shape->in[LINEAR_X].rows < fewest_rows)
+        fewest_rows = shape->in[LINEAR_X].rows;
     return (int64_t)op_flops(shape);
 }
 
@@ -304,12 +308,39 @@ static void chosen_by_prices(void **state)
     choose_by_prices(AXIS_EP);
 }
 
+/* Of two ranks' rows, 64 each, two slices of 32: a product of 64 rows, and no two of 32. */
+static void products_take_all_pieces(void **state)
+{
+    struct program p;
+    int n = 0;
+
+    (void)state;
+    fewest_rows = INT64_MAX;
+    compile(&p, OVERLAP_SLICES, AXIS_TP);
+    for (int f = 0; f < p.n_functions; f++)
+        for (int i = 0; i < p.functions[f].n_ops; i++) {
+            const struct op *op = &p.functions[f].ops[i];
+            struct op_shape shape = program_op_shape(&p, op), in_rows = op_in_rows(&shape);
+
+            if ((op->kind != OP_LINEAR && op->kind != OP_LINEAR_DX) || !op->attributes.run_rows)
+                continue;
+            assert_int_equal(op->attributes.run_rows, 32);
+            assert_int_equal(shape.in[OPS_FIRST].rows, 2);
+            assert_int_equal(in_rows.in[OPS_FIRST].rows, 64);
+            n++;
+        }
+    assert_true(n >= 8);
+    assert_int_equal(fewest_rows, 64);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_hide),
         cmocka_unit_test(near_the_shortest),
         cmocka_unit_test(missing_slices_are_refused),
+        cmocka_unit_test(products_take_all_pieces),
         cmocka_unit_test(chosen_by_prices),
     };
 
