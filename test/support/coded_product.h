@@ -1,6 +1,6 @@
 /*
- * coded_product.h - products of fp8 with an operand that was rounded before, beside those that round
- * it themselves: their bits are the same
+ * coded_product.h - products of fp8 with an operand that was rounded before, beside those that
+ * round it themselves: their bits are the same
  */
 #ifndef TEST_SUPPORT_CODED_PRODUCT_H
 #define TEST_SUPPORT_CODED_PRODUCT_H
