@@ -65,6 +65,16 @@ static struct tensor operand(struct fixture *f, int64_t rows, int64_t cols)
     return t;
 }
 
+/* Products are of two runs of rows, of a quarter each, with as many between them. */
+static int is_in_runs;
+
+static void put_in_runs(struct tensor *t)
+{
+    int64_t n = t->rows * t->cols;
+
+    *t = (struct tensor){ t->data, 2, n / 4, n / 2, t->dtype };
+}
+
 static struct kernel_call make_call(struct fixture *f, enum op_kind kind)
 {
     struct kernel_call call = { .op = { .kind = kind }, .scratch = f->scratch };
@@ -73,6 +83,11 @@ static struct kernel_call make_call(struct fixture *f, enum op_kind kind)
     call.op.in[0] = operand(f, T, is_dw ? N : K);
     call.op.in[1] = operand(f, is_dw ? T : N, K);
     call.op.out[0] = operand(f, is_dw ? N : T, is_dw ? K : N);
+    if (is_in_runs) {
+        call.op.attributes.run_rows = T / 4;
+        put_in_runs(&call.op.in[0]);
+        put_in_runs(&call.op.out[0]);
+    }
     assert_true(kernels_scratch_bytes(f->kernels, &call.op) <= SCRATCH_BYTES);
     return call;
 }
@@ -154,6 +169,24 @@ static void test_measured(void **state)
     setenv("LMTRAIN_CUBLASLT_CHOICE", "first", 1);
     assert_true(kind_of_early("1", 0) == '1');
     unsetenv("LMTRAIN_CUBLASLT_CHOICE");
+}
+
+/* Of runs of rows, likewise: theirs is another line than that of as many rows together. */
+static void test_runs(void **state)
+{
+    (void)state;
+    is_in_runs = 1;
+    char *first = choices_of("", OP_LINEAR), *again = choices_of(first, OP_LINEAR);
+    assert_string_equal(first, again);
+    assert_non_null(strstr(first, "product nt 8x48x64 fp32 fp32 ld 64 64 48 "));
+    assert_non_null(strstr(first, " runs 2 at 1024 768 "));
+    setenv("LMTRAIN_CUBLASLT_CHOICE", "measured", 1);
+    assert_true(kind_of_early("1", 0) == '2');
+    assert_true(kind_of_early("2", 2) == '1');
+    unsetenv("LMTRAIN_CUBLASLT_CHOICE");
+    is_in_runs = 0;
+    free(again);
+    free(first);
 }
 
 /* ---- products beside collectives ---- */
@@ -432,7 +465,7 @@ int main(void)
         cmocka_unit_test(test_unreadable_choices), cmocka_unit_test(test_too_late),
         cmocka_unit_test(test_without_library),    cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_measured),           cmocka_unit_test(test_measured_with_target),
-        cmocka_unit_test(test_bits_beside),
+        cmocka_unit_test(test_bits_beside),        cmocka_unit_test(test_runs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
