@@ -128,6 +128,16 @@ static int write_cluster(const struct bench_cluster *c, const struct engine *eng
     return status;
 }
 
+static void print_cluster(const struct bench_cluster *c, const char *path, int n_ranks,
+                          struct str *out)
+{
+    str_printf(out, "%s: %d ops and %d collectives of %d rank%s", path, c->table.ops.n,
+               c->table.collectives.n, n_ranks, str_s(n_ranks));
+    if (n_ranks > 1)
+        str_printf(out, ", contention %.2f in %d steps", c->table.contention, c->n_together);
+    str_add(out, "\n");
+}
+
 static int run_cluster(const struct bench_request *q, const struct job *job, struct engine *engine,
                        struct str *out, struct err *err)
 {
@@ -144,9 +154,7 @@ static int run_cluster(const struct bench_request *q, const struct job *job, str
     if (!status && engine->rank.world_rank == 0)
         status = write_cluster(&cluster, engine, job->train.dtype, path, &arena, err);
     if (!status)
-        str_printf(out, "%s: %d ops and %d collectives of %d rank%s, contention %.2f\n", path,
-                   cluster.table.ops.n, cluster.table.collectives.n, engine->rank.world_size,
-                   str_s(engine->rank.world_size), cluster.table.contention);
+        print_cluster(&cluster, path, engine->rank.world_size, out);
     arena_release(&arena);
     return status;
 }

@@ -398,11 +398,6 @@ static int measure_ops(struct bench *bench, struct run *run, const struct pool *
 
 enum { N_WARM_TOGETHER = 2 };
 
-static int meet(const struct bench_meeting *meeting, struct err *err)
-{
-    return meeting ? meeting->meet(meeting->context, err) : 0;
-}
-
 static int run_and_measure(struct bench *bench, const struct job *job, struct engine *engine,
                            int n_warm, const struct bench_meeting *meeting, struct err *err)
 {
@@ -424,12 +419,10 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     write_scalars(run, &bench->program, bench->tokens);
     list_ops(bench);
     struct run_hooks hooks = { .context = &source, .load = load_random };
-    int status = meet(meeting, err);
+    int status = meeting ? meeting->meet(meeting->context, err) : 0;
     if (!status)
         status = measure_steps(bench, run, engine->pool, &hooks, n_warm, err);
-    if (!status)
-        status = meet(meeting, err);
-    if (!status)
+    if (!status && !meeting)
         status = measure_ops(bench, run, engine->pool, &hooks, err);
     run_destroy(run);
     return status;

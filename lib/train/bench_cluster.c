@@ -13,7 +13,7 @@
 #include "report/progress_line.h"
 #include "train/bench_impl.h"
 
-enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 20, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 20 };
+enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 20, N_STAGES_OF_ALL = 5 };
 #define COLLECTIVE_BYTES ((size_t)64 << 20)
 #define BUS_BYTES ((size_t)16 << 20)
 
@@ -162,9 +162,10 @@ static int count_models(const struct job *job, int n_ranks)
     return n;
 }
 
-/* Steps of a job that has no number of its own: so many, and so long. */
+/* Steps of a program that has no number of its own: so many, and so long. */
 enum { N_STEPS_LEAST = 10, N_STEPS_MOST = 400 };
 #define SECONDS_LEAST 1.0
+enum { N_TOGETHER_LEAST = 5, N_TOGETHER_MOST = 20 };
 
 /* One disturbance of a short measurement would be in all prices. */
 static int run_long_enough(struct bench *bench, const struct job *job, struct cluster_benchmark *b,
@@ -222,6 +223,15 @@ static int measure_alone(struct cluster_benchmark *b, struct rank_seconds *secon
 
 /* ---- ops of all ranks ---- */
 
+int bench_steps_together(double seconds, int n_steps)
+{
+    int least = n_steps ? max_int(n_steps, N_TOGETHER_LEAST) : N_STEPS_LEAST;
+    int most = max_int(least, N_TOGETHER_MOST);
+    double wanted = seconds > 0 ? SECONDS_LEAST / seconds : most;
+
+    return (int)fmin(most, fmax(least, ceil(wanted)));
+}
+
 static int meet_all(void *context, struct err *err)
 {
     const struct cluster_benchmark *b = context;
@@ -229,17 +239,20 @@ static int meet_all(void *context, struct err *err)
     return bench_barrier(b->engine, b->world, err);
 }
 
+/* seconds: of rank 0 those of a step alone; then of each rank those of a step of all. */
 static int measure_together(struct cluster_benchmark *b, struct rank_seconds *seconds,
                             struct err *err)
 {
     const struct bench_meeting meeting = { meet_all, b };
     struct job whole = narrow(b->job, 1, 1);
+    double alone = seconds->wall;
     struct bench bench;
 
-    tell(b, "ops while all ranks compute");
-    if (bench_await(b->engine, b->world, err) ||
-        bench_run_together(&bench, &whole, b->alone, max_int(b->n_steps, N_STEPS_TOGETHER),
-                           &meeting, err))
+    tell(b, "steps while all ranks compute");
+    if (bench_await(b->engine, b->world, err) || bench_largest(b->engine, b->world, &alone, err))
+        return -1;
+    b->cluster->n_together = bench_steps_together(alone, b->n_steps);
+    if (bench_run_together(&bench, &whole, b->alone, b->cluster->n_together, &meeting, err))
         return -1;
     *seconds = median_step(&bench);
     bench_release(&bench);
@@ -261,8 +274,7 @@ static int measure_tensor(struct cluster_benchmark *b, struct err *err)
     if (!can_divide(b->job, n_ranks))
         return 0;
     tensor.parallel.tp = tensor.world_size = n_ranks;
-    if (bench_run(&bench, &tensor, b->engine, N_WARM, b->n_steps ? b->n_steps : N_STEPS_TOGETHER,
-                  err))
+    if (bench_run(&bench, &tensor, b->engine, N_WARM, b->n_steps ? b->n_steps : c->n_together, err))
         return -1;
     for (int i = 0; i < bench.n_ops && b->engine->rank.world_rank == 0; i++) {
         const struct bench_op *op = &bench.ops[i];
@@ -348,6 +360,7 @@ static int measure_all(struct cluster_benchmark *b, struct err *err)
         return -1;
     if (b->engine->rank.world_size == 1)
         return 0;
+    by_all = by_one;
     if (measure_together(b, &by_all, err))
         return -1;
     c->table.contention = by_one.wall > 0 ? by_all.wall / by_one.wall : 0;

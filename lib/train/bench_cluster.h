@@ -5,7 +5,8 @@
  * Ops are measured where they run, in steps of the job's own program on one rank, while the others
  * wait: the model as it is, and narrowed to what each of several tensor-parallel ranks has of it,
  * with whole and with half micro-batches; and a step of short ops, for the host's own time. Then
- * all ranks measure the first of these at the same time, which says what they take from each other;
+ * all ranks run steps of the first of these at the same time: what they take from each other is how
+ * much longer these take;
  * ops that only tensor-parallel programs have; and exchanges: collectives, by the ranks on a node,
  * nodes and bytes, transfers, what it costs that ranks come one after the other, and how much
  * slower they compute meanwhile.
@@ -33,6 +34,7 @@ struct bench_cluster {
     struct bench_exchanges exchanges;
     int64_t memory_bytes; /* of a rank's device, or its share of the node */
     int n_threads;        /* of a rank */
+    int n_together;       /* steps of all ranks at the same time, of which contention is */
 };
 
 /*

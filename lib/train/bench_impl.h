@@ -16,14 +16,18 @@
 int bench_compile(struct program *program, const struct job *job, struct engine *engine,
                   struct err *err);
 
-/* As bench_run, of ranks that compute at the same time, each for itself: before its steps, and
- * before those whose ops are timed, it meets the others by this. */
+/* Steps of ranks that compute at the same time, each for itself: before its steps it meets the
+ * others by this. As bench_run, but ops are not timed. */
 struct bench_meeting {
     int (*meet)(void *context, struct err *err);
     void *context;
 };
 int bench_run_together(struct bench *bench, const struct job *job, struct engine *engine,
                        int n_steps, const struct bench_meeting *meeting, struct err *err);
+
+/* How many steps those are: as many as take a second where one takes so many seconds alone, 10 to
+ * 20; n_steps, if it is not 0, in the place of the 10, at least 5. */
+int bench_steps_together(double seconds, int n_steps);
 
 /* A run of bench's program, whose parameters are filled. Collective; errors as run_create's. */
 int bench_open_run(struct run **run, const struct bench *bench, const struct job *job,

@@ -147,6 +147,12 @@ expect 'for people' 0 '^product 512 x 512 x 512 fp32: [0-9.]+ GFLOP/s over ' "$l
 expect 'each rank for itself' 0 '^memory [0-9.]+ GB/s' "$lmtrain" bench ceilings "$dir/job.yaml" --seconds 1 --ranks 2
 expect 'seconds are whole and at least one' 2 'seconds' "$lmtrain" bench ceilings "$dir/job.yaml" --seconds 0
 
+# ---- cluster ----
+
+# Of short steps at least 20 are measured; test/train/bench_steps_test.c has long ones.
+expect 'bench cluster, whose ranks compute together for --steps' 0 'of 2 ranks, contention [0-9.]+ in 23 steps$' \
+    "$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 23 --to "$dir/cluster.yaml"
+
 # ---- wrongly ----
 
 expect 'no subcommand' 2 'give ops, step, comm, ceilings or cluster' "$lmtrain" bench

@@ -19,7 +19,7 @@ expect 'and transfers' 0 '"in a node": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml
 expect 'and what coming late costs' 0 '^"late_ns": [0-9]+,$' cat "$dir/here.yaml.tables.json"
 expect 'what the host takes, and how much slower compute is beside exchanges' 0 \
     '^software: \{host_op: [0-9]+ ns, constant: [0-9]+ ns, jitter: [0-9.]+, overlap: \{fast: (0\.[0-9]{3}|1\.000), nic: ' cat "$dir/here.yaml"
-expect 'by default it is of this user' 0 '/lmtrain/cluster.yaml: [0-9]+ ops and 0 collectives of 1 rank' \
+expect 'by default it is of this user' 0 '/lmtrain/cluster.yaml: [0-9]+ ops and 0 collectives of 1 rank$' \
     env XDG_CACHE_HOME="$dir/cache" "$lmtrain" bench cluster "$dir/job.yaml" --steps 1
 expect 'a plan is priced with it' 0 '^predicted on 2 cpu: ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
 expect 'and says how much of the time was measured' 0 '\(([4-9][0-9]|100) % of the time from measured tables, ' \
