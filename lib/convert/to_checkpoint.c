@@ -192,10 +192,7 @@ static int list_parameter(struct checkpoint_target *t, const struct program *pro
     place.of[axes_tensor()] = tp_rank;
     struct rectangle_walk walk = rectangle_walk(program, parameter, &place, 0, rows * cols);
     while (rectangle_next(&walk, &r)) {
-        slice.row_begin = r.row;
-        slice.row_end = r.row + r.rows;
-        slice.col_begin = r.col;
-        slice.col_end = r.col + r.cols;
+        rectangle_to_slice(&r, &slice);
         add_slice(t, list, &slice);
     }
     return 0;

@@ -287,10 +287,7 @@ static int load_one(const struct served *served, struct run *run, const struct p
     const struct mesh_place *place = served->replica ? &served->replica->place : &alone;
     struct rectangle_walk walk = rectangle_walk(program, parameter, place, 0, p->rows * p->cols);
     while (rectangle_next(&walk, &r)) {
-        slice.row_begin = r.row;
-        slice.row_end = r.row + r.rows;
-        slice.col_begin = r.col;
-        slice.col_end = r.col + r.cols;
+        rectangle_to_slice(&r, &slice);
         slice.stride = r.stride;
         slice.data = data + (size_t)r.local * dtype_bytes(slice.dtype);
         if (cells_read(run, &slice, read_weights, (void *)(uintptr_t)&served->weights, err) < 0)

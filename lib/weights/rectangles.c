@@ -101,3 +101,11 @@ int rectangle_next(struct rectangle_walk *w, struct tensor_rectangle *rectangle)
     }
     return 0;
 }
+
+void rectangle_to_slice(const struct tensor_rectangle *rectangle, struct store_slice *slice)
+{
+    slice->row_begin = rectangle->row;
+    slice->row_end = rectangle->row + rectangle->rows;
+    slice->col_begin = rectangle->col;
+    slice->col_end = rectangle->col + rectangle->cols;
+}

@@ -8,6 +8,7 @@
 #ifndef WEIGHTS_RECTANGLES_H
 #define WEIGHTS_RECTANGLES_H
 
+#include "ckpt/store.h"
 #include "program/program.h"
 
 /* As a checkpoint has it: a vector is n x 1. Element numbers are those of a 1 x n as well. */
@@ -42,5 +43,8 @@ struct rectangle_walk {
 struct rectangle_walk rectangle_walk(const struct program *program, int parameter,
                                      const struct mesh_place *place, int64_t begin, int64_t end);
 int rectangle_next(struct rectangle_walk *walk, struct tensor_rectangle *rectangle);
+
+/* The slice is of this rectangle; its data and their stride stay. */
+void rectangle_to_slice(const struct tensor_rectangle *rectangle, struct store_slice *slice);
 
 #endif

@@ -63,10 +63,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
         struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->place, begin, end);
         while (rectangle_next(&walk, &r)) {
-            slice.row_begin = r.row;
-            slice.row_end = r.row + r.rows;
-            slice.col_begin = r.col;
-            slice.col_end = r.col + r.cols;
+            rectangle_to_slice(&r, &slice);
             slice.stride = r.stride;
             size_t at = (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
             slice.data = data + at;

@@ -124,10 +124,7 @@ static int read_elements(const struct moment *m, struct store *store, enum dtype
 
     rectangles_whole(m->program, m->parameter, &slice.rows, &slice.cols);
     while (rectangle_next(&walk, &r)) {
-        slice.row_begin = r.row;
-        slice.row_end = r.row + r.rows;
-        slice.col_begin = r.col;
-        slice.col_end = r.col + r.cols;
+        rectangle_to_slice(&r, &slice);
         slice.stride = r.stride;
         slice.data = (char *)data + (size_t)(r.local - m->part.begin) * dtype_bytes(dtype);
         if (store_read(store, &slice, err) < 0)
