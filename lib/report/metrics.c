@@ -20,6 +20,7 @@
 #include "base/str.h"
 #include "report/append.h"
 #include "report/events.h"
+#include "report/json_values.h"
 
 /* Of lines that wait for a disk: some ten thousand steps. */
 #define WAITING_BYTES ((size_t)4 << 20)
@@ -166,14 +167,6 @@ static bool is_of_machines(const cJSON *object)
 /* What becomes of a line that was there before. */
 enum fate { LINE_STAYS, LINE_IS_LATER, LINE_IS_TORN };
 
-/* 0 where there is none. */
-static double number_of(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
 /* A process of the run began, or ended as it was planned. */
 static void note_process(struct metrics_history *history, const char *event, double step,
                          double time)
@@ -197,15 +190,16 @@ static void note_process(struct metrics_history *history, const char *event, dou
 static void note_history(struct metrics_history *history, const cJSON *object, int64_t first_step)
 {
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
-    double useful_s = number_of(object, "useful_s"), time = number_of(object, "time");
+    double useful_s = json_number(object, "useful_s", 0), time = json_number(object, "time", 0);
 
     if (useful_s > 0)
-        history->useful_s = useful_s + number_of(object, "step_s") *
-                                           ((double)first_step - 1 - number_of(object, "step"));
+        history->useful_s =
+            useful_s + json_number(object, "step_s", 0) *
+                           ((double)first_step - 1 - json_number(object, "step", 0));
     if (cJSON_IsString(event) &&
         (!strcmp(event->valuestring, "started") || !strcmp(event->valuestring, "paused") ||
          !strcmp(event->valuestring, "resumed")))
-        note_process(history, event->valuestring, number_of(object, "step"), time);
+        note_process(history, event->valuestring, json_number(object, "step", 0), time);
 }
 
 /* Torn: no whole object with a step, as a kill leaves one. Lines of machines are never too late. */

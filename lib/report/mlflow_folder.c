@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/json_reader.h"
 #include "report/append.h"
+#include "report/json_values.h"
 
 #define META_BYTES_MAX ((size_t)1 << 20)
 enum { FOUND = 200, BAD = 400, NOT_FOUND = 404 };
@@ -32,20 +33,6 @@ struct folder_request {
     struct str *reply;
     struct err *err;
 };
-
-static const char *text_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsString(value) ? value->valuestring : NULL;
-}
-
-static int64_t number_of(const cJSON *object, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsNumber(value) ? (int64_t)value->valuedouble : 0;
-}
 
 /* ---- files ---- */
 
@@ -109,7 +96,7 @@ static bool is_key(const char *key)
 static int write_value(const struct folder_request *r, const char *run, const char *kind,
                        const cJSON *pair)
 {
-    const char *key = text_of(pair, "key"), *value = text_of(pair, "value");
+    const char *key = json_text(pair, "key", NULL), *value = json_text(pair, "value", NULL);
     struct str path = { 0 };
 
     if (!is_key(key) || !value)
@@ -125,7 +112,7 @@ static int write_value(const struct folder_request *r, const char *run, const ch
 /* All of a key's lines are of one call or of none. */
 static int append_metric(const struct folder_request *r, const char *run, const cJSON *metric)
 {
-    const char *key = text_of(metric, "key");
+    const char *key = json_text(metric, "key", NULL);
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(metric, "value");
     struct str path = { 0 };
     char line[96];
@@ -133,7 +120,8 @@ static int append_metric(const struct folder_request *r, const char *run, const 
     if (!is_key(key) || !cJSON_IsNumber(value))
         return 0;
     int n = snprintf(line, sizeof line, "%" PRId64 " %.17g %" PRId64 "\n",
-                     number_of(metric, "timestamp"), value->valuedouble, number_of(metric, "step"));
+                     (int64_t)json_number(metric, "timestamp", 0), value->valuedouble,
+                     (int64_t)json_number(metric, "step", 0));
     int status = value_path(r, run, "metrics", key, &path);
     int fd = status ? -1 : open(str_text(&path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 
@@ -256,7 +244,7 @@ static int write_experiment(const struct folder_request *r, const char *name, co
 
 static int create_experiment(const struct folder_request *r)
 {
-    const char *name = text_of(r->body, "name");
+    const char *name = json_text(r->body, "name", NULL);
     struct str id = { 0 };
     int status = BAD;
 
@@ -278,7 +266,7 @@ static int create_experiment(const struct folder_request *r)
 static int write_run(const struct folder_request *r, const char *run, const char *experiment,
                      const char *id)
 {
-    const char *name = text_of(r->body, "run_name");
+    const char *name = json_text(r->body, "run_name", NULL);
     const cJSON *tags = cJSON_GetObjectItemCaseSensitive(r->body, "tags"), *tag;
     struct str path = { 0 }, meta = { 0 };
     int status = 0;
@@ -294,7 +282,7 @@ static int write_run(const struct folder_request *r, const char *run, const char
     str_printf(&meta,
                "\nrun_uuid: %s\nsource_name: ''\nsource_type: 4\nsource_version: ''\n"
                "start_time: %" PRId64 "\nstatus: 1\ntags: []\nuser_id: lmtrain\n",
-               id, number_of(r->body, "start_time"));
+               id, (int64_t)json_number(r->body, "start_time", 0));
     static const char *const parts[] = { "artifacts", "metrics", "params", "tags" };
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++) {
         str_clear(&path);
@@ -313,7 +301,7 @@ static int write_run(const struct folder_request *r, const char *run, const char
 
 static int create_run(const struct folder_request *r)
 {
-    const char *experiment = text_of(r->body, "experiment_id");
+    const char *experiment = json_text(r->body, "experiment_id", NULL);
     unsigned char draw[16];
     struct str run = { 0 };
     char id[2 * sizeof draw + 1];
@@ -335,7 +323,7 @@ static int log_batch(const struct folder_request *r)
     const cJSON *params = cJSON_GetObjectItemCaseSensitive(r->body, "params");
     const cJSON *metrics = cJSON_GetObjectItemCaseSensitive(r->body, "metrics"), *item;
     struct str run = { 0 };
-    int status = find_run(r, text_of(r->body, "run_id"), &run), failed = 0;
+    int status = find_run(r, json_text(r->body, "run_id", NULL), &run), failed = 0;
 
     if (status == FOUND) {
         cJSON_ArrayForEach(item, params) failed =
@@ -350,7 +338,7 @@ static int log_batch(const struct folder_request *r)
 /* Line by line, so that what MLflow itself has added stays. */
 static int update_meta(const struct folder_request *r, const char *path, int status_number)
 {
-    int64_t end = number_of(r->body, "end_time");
+    int64_t end = (int64_t)json_number(r->body, "end_time", 0);
     struct str meta = { 0 };
     size_t n_bytes;
     char *text, *rest;
@@ -378,13 +366,13 @@ static int update_run(const struct folder_request *r)
     static const char *const words[] = {
         "", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED"
     };
-    const char *word = text_of(r->body, "status");
+    const char *word = json_text(r->body, "status", NULL);
     struct str run = { 0 };
     int number = 0;
 
     for (int i = 1; word && i < (int)(sizeof words / sizeof *words); i++)
         number = !strcmp(word, words[i]) ? i : number;
-    int status = number ? find_run(r, text_of(r->body, "run_id"), &run) : BAD;
+    int status = number ? find_run(r, json_text(r->body, "run_id", NULL), &run) : BAD;
     if (status == FOUND) {
         str_add(&run, "/meta.yaml");
         if (update_meta(r, str_text(&run), number))

@@ -9,25 +9,12 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "report/json_values.h"
 
 struct log_reading {
     struct run_log *log;
     struct arena *arena;
 };
-
-static double number_in(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_in(const cJSON *object, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
 
 /* ---- steps ---- */
 
@@ -82,7 +69,7 @@ static void add_step(struct log_reading *r, const cJSON *line)
         else if (!strcmp(item->string, "exposed_s") && cJSON_IsObject(item))
             run_table_set(steps, item->string, add_exposed(r, item));
         else if (!strcmp(item->string, "exposed_max"))
-            run_table_set(steps, "exposed_max_s", number_in(item, "seconds"));
+            run_table_set(steps, "exposed_max_s", json_number(item, "seconds", NAN));
         else if (!strcmp(item->string, "dropped"))
             run_table_set(steps, item->string, sum_of(item));
     }
@@ -104,9 +91,9 @@ static void keep_experts(struct log_reading *r, const cJSON *line)
         int n = 0;
 
         cJSON_ArrayForEach(load, loads) values[n++] = load->valuedouble;
-        *layer = (struct run_experts){ .layer = (int)number_in(item, "layer"),
+        *layer = (struct run_experts){ .layer = (int)json_number(item, "layer", NAN),
                                        .n_experts = n,
-                                       .balance = number_in(item, "balance"),
+                                       .balance = json_number(item, "balance", NAN),
                                        .load = values };
     }
 }
@@ -128,7 +115,7 @@ static struct run_table *set_of(struct log_reading *r, const char *name)
 
 static void add_evaluation(struct log_reading *r, const cJSON *line)
 {
-    struct run_table *set = set_of(r, text_in(line, "eval_set"));
+    struct run_table *set = set_of(r, json_text(line, "eval_set", ""));
     const cJSON *item;
 
     run_table_add_row(set);
@@ -154,7 +141,7 @@ static struct run_op_time *op_of(struct log_reading *r, const char *kind)
 static void add_op_times(struct log_reading *r, const cJSON *line)
 {
     const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(line, "ops_s"), *item;
-    double n = number_in(line, "rank_steps");
+    double n = json_number(line, "rank_steps", NAN);
 
     if (!cJSON_IsObject(kinds) || !(n > 0 && n < 9e15))
         return;
@@ -187,15 +174,15 @@ static void note_start(struct run_log *log, const char *text, bool is_resumed)
 static void add_event(struct log_reading *r, const cJSON *line, double step)
 {
     struct run_log *log = r->log;
-    double time = number_in(line, "time");
+    double time = json_number(line, "time", NAN);
 
     log->events = arena_grow(r->arena, log->events, sizeof *log->events, &log->event_capacity,
                              log->n_events + 1);
     struct run_event *event = &log->events[log->n_events++];
 
     *event = (struct run_event){ .step = (int64_t)step,
-                                 .kind = arena_strdup(r->arena, text_in(line, "event")),
-                                 .text = arena_strdup(r->arena, text_in(line, "text")),
+                                 .kind = arena_strdup(r->arena, json_text(line, "event", "")),
+                                 .text = arena_strdup(r->arena, json_text(line, "text", "")),
                                  .time = isnan(time) ? 0 : time };
     bool is_resumed = !strcmp(event->kind, "resumed");
     if (is_resumed || !strcmp(event->kind, "started"))
@@ -208,7 +195,7 @@ static void add_event(struct log_reading *r, const cJSON *line, double step)
 static bool add_line(struct log_reading *r, const char *text, size_t length)
 {
     cJSON *line = cJSON_ParseWithLength(text, length);
-    double step = number_in(line, "step");
+    double step = json_number(line, "step", NAN);
     bool is_whole = cJSON_IsObject(line) && step >= 0 && step < 9e15;
 
     if (is_whole && cJSON_HasObjectItem(line, "event")) {

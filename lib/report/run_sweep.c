@@ -8,22 +8,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "report/json_values.h"
 
 #define N_TRIALS_MAX 100000 /* what a damaged number may ask for */
-
-static double number_in(const cJSON *line, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-static const char *text_in(const cJSON *line, const char *key)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(line, key);
-
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
 
 static const char *sweep_path(const char *folder, struct arena *arena)
 {
@@ -49,7 +36,7 @@ const char *run_sweep_folder(const char *folder, int trial, struct arena *arena)
 static struct sweep_trial_record *trial_of(struct run_sweep *sweep, const cJSON *line,
                                            struct arena *arena)
 {
-    double number = number_in(line, "trial");
+    double number = json_number(line, "trial", NAN);
 
     if (!(number >= 0 && number < N_TRIALS_MAX))
         return NULL;
@@ -65,11 +52,11 @@ static struct sweep_trial_record *trial_of(struct run_sweep *sweep, const cJSON 
 static void take_value(const struct run_sweep *sweep, struct sweep_trial_record *trial,
                        const cJSON *line)
 {
-    double rung = number_in(line, "rung"), step = number_in(line, "step");
+    double rung = json_number(line, "rung", NAN), step = json_number(line, "step", NAN);
 
     trial->rung = rung >= 0 && rung < 1000 ? (int)rung : -1;
     trial->step = step >= 0 && step < 9e15 ? (int64_t)step : 0;
-    trial->value = number_in(line, "value");
+    trial->value = json_number(line, "value", NAN);
     trial->state = trial->rung + 1 >= sweep->n_rungs ? "finished" : "paused";
 }
 
@@ -87,7 +74,7 @@ static void take_trial(const struct run_sweep *sweep, struct sweep_trial_record 
         take_value(sweep, trial, line);
     } else if (!strcmp(event, "fail")) {
         trial->state = "failed";
-        trial->text = arena_strdup(arena, text_in(line, "text"));
+        trial->text = arena_strdup(arena, json_text(line, "text", ""));
     } else if (!strcmp(event, "stop")) {
         trial->state = "stopped";
     }
@@ -97,15 +84,15 @@ static void take_header(struct run_sweep *sweep, const cJSON *line, const char *
                         struct arena *arena)
 {
     sweep->header = arena_strndup(arena, text, length);
-    sweep->metric = arena_strdup(arena, text_in(line, "metric"));
-    sweep->is_maximized = !strcmp(text_in(line, "goal"), "maximize");
+    sweep->metric = arena_strdup(arena, json_text(line, "metric", ""));
+    sweep->is_maximized = !strcmp(json_text(line, "goal", ""), "maximize");
     sweep->n_rungs = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(line, "rungs"));
 }
 
 static void take_line(struct run_sweep *sweep, const char *text, size_t length, struct arena *arena)
 {
     cJSON *line = cJSON_ParseWithLength(text, length);
-    const char *event = text_in(line, "event");
+    const char *event = json_text(line, "event", "");
 
     if (!strcmp(event, "sweep")) {
         take_header(sweep, line, text, length, arena);

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/num.h"
+#include "report/json_values.h"
 
 #define STATUS_BYTES_MAX ((size_t)64 << 20)
 #define TAIL_BYTES ((size_t)1 << 18) /* of metrics.jsonl */
@@ -27,16 +28,9 @@
 
 /* ---- JSON ---- */
 
-static double number_of(const cJSON *object, const char *key, double otherwise)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-
-    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
-}
-
 static int64_t integer_of(const cJSON *object, const char *key, int64_t otherwise)
 {
-    double value = number_of(object, key, NAN);
+    double value = json_number(object, key, NAN);
 
     return fabs(value) < 9e15 ? (int64_t)value : otherwise;
 }
@@ -44,11 +38,8 @@ static int64_t integer_of(const cJSON *object, const char *key, int64_t otherwis
 /* Without control characters: it goes to a terminal. */
 static const char *text_of(const cJSON *object, const char *key, struct arena *arena)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    char *text = arena_strdup(arena, json_text(object, key, ""));
 
-    if (!cJSON_IsString(item))
-        return "";
-    char *text = arena_strdup(arena, item->valuestring);
     str_make_printable(text);
     return text;
 }
@@ -79,19 +70,19 @@ static void take_figures(struct run_watch *w, const cJSON *run)
     w->has_step = cJSON_HasObjectItem(run, "step_s");
     w->step = (struct metrics_step){
         .step = integer_of(run, "step", 0),
-        .loss = number_of(run, "loss", NAN),
-        .loss_mean = number_of(run, "loss_mean", NAN),
-        .grad_norm = number_of(run, "grad_norm", NAN),
-        .lr = number_of(run, "lr", NAN),
+        .loss = json_number(run, "loss", NAN),
+        .loss_mean = json_number(run, "loss_mean", NAN),
+        .grad_norm = json_number(run, "grad_norm", NAN),
+        .lr = json_number(run, "lr", NAN),
         .tokens = integer_of(run, "tokens", 0),
-        .tokens_per_s = number_of(run, "tokens_per_s", 0),
-        .learned_per_s = number_of(run, "learned_per_s", 0),
-        .step_s = number_of(run, "step_s", NAN),
-        .mfu = number_of(run, "mfu", 0),
+        .tokens_per_s = json_number(run, "tokens_per_s", 0),
+        .learned_per_s = json_number(run, "learned_per_s", 0),
+        .step_s = json_number(run, "step_s", NAN),
+        .mfu = json_number(run, "mfu", 0),
         .memory_bytes = (uint64_t)max_i64(0, integer_of(run, "memory_bytes", 0)),
         .skipped = integer_of(run, "skipped", 0),
         .reruns = integer_of(run, "reruns", 0),
-        .loss_scale = number_of(run, "loss_scale", 0),
+        .loss_scale = json_number(run, "loss_scale", 0),
     };
 }
 
@@ -103,10 +94,10 @@ static void take_run(struct run_watch *w, const cJSON *run, struct arena *arena)
     w->note = text_of(run, "note", arena);
     w->pid = (int)integer_of(run, "pid", 0);
     w->n_ranks = (int)integer_of(run, "n_ranks", 1);
-    w->started_at = number_of(run, "started_at", 0);
-    w->begun_at = number_of(run, "begun_at", 0);
-    w->useful_s = number_of(run, "useful_s", 0);
-    w->left_s = number_of(run, "left_s", NAN);
+    w->started_at = json_number(run, "started_at", 0);
+    w->begun_at = json_number(run, "begun_at", 0);
+    w->useful_s = json_number(run, "useful_s", 0);
+    w->left_s = json_number(run, "left_s", NAN);
     w->saved_step = integer_of(run, "saved_step", -1);
     w->restarts = integer_of(run, "restarts", 0);
     w->pauses = integer_of(run, "pauses", 0);
@@ -136,7 +127,7 @@ static void take_ranks(struct run_watch *w, const cJSON *file, double age_s, str
                                   .step = integer_of(item, "step", 0),
                                   .resident_bytes = integer_of(item, "resident_bytes", 0),
                                   .peak_bytes = integer_of(item, "peak_bytes", 0),
-                                  .heard_s = number_of(item, "heard_s", 0) + age_s,
+                                  .heard_s = json_number(item, "heard_s", 0) + age_s,
                                   .waits =
                                       cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "waits")),
                                   .host = text_of(item, "host", arena),
@@ -158,10 +149,10 @@ static double read_ranks(struct run_watch *w, const char *folder, double now, st
         if (!str_starts_with(entry->d_name, "ranks") || !str_ends_with(entry->d_name, ".json"))
             continue;
         cJSON *file = read_object(arena_printf(arena, "%s/%s", folder, entry->d_name));
-        double written_at = number_of(file, "written_at", 0);
+        double written_at = json_number(file, "written_at", 0);
 
         if (file && written_at >= w->started_at - SILENT_SECONDS) {
-            take_ranks(w, file, fmax(0, now - number_of(file, "said_at", now)), arena);
+            take_ranks(w, file, fmax(0, now - json_number(file, "said_at", now)), arena);
             newest = fmax(newest, written_at);
         }
         cJSON_Delete(file);
@@ -212,7 +203,7 @@ static void read_status(struct run_watch *w, const char *folder, double now, str
     if (!run)
         return;
     take_run(w, run, arena);
-    double written_at = number_of(run, "written_at", 0);
+    double written_at = json_number(run, "written_at", 0);
     double ranks_at = read_ranks(w, status, now, arena);
     double run_age = fmax(0, now - written_at);
 
@@ -240,7 +231,7 @@ static void take_evaluation(struct run_watch *w, const cJSON *line, struct arena
         w->n_evaluations++;
     }
     w->evaluations[i] = (struct watch_evaluation){ .step = integer_of(line, "step", 0),
-                                                   .loss = number_of(line, "eval_loss", NAN),
+                                                   .loss = json_number(line, "eval_loss", NAN),
                                                    .set = set };
 }
 
@@ -251,7 +242,7 @@ static void take_event(struct run_watch *w, const cJSON *line, struct arena *are
     else
         w->n_events++;
     w->events[w->n_events - 1] = (struct watch_event){ .step = integer_of(line, "step", 0),
-                                                       .time = number_of(line, "time", 0),
+                                                       .time = json_number(line, "time", 0),
                                                        .event = text_of(line, "event", arena),
                                                        .text = text_of(line, "text", arena) };
     const char *event = w->events[w->n_events - 1].event;
