@@ -238,31 +238,40 @@ static void print_gathers(const struct gathers *gathers, struct str *out)
 
 /* ---- all ---- */
 
-int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, struct str *out,
-                      struct err *err)
-{
+struct hidden {
     struct gradient_sums sums;
     struct early early;
     struct gathers gathers;
+    bool has_sums, has_early, has_gathers;
+};
+
+static int find_hidden(struct hidden *h, const struct plan *plan, const struct cluster *cluster,
+                       struct arena *arena, struct err *err)
+{
+    h->has_sums = has_chunk_sums(plan);
+    h->has_early = recomputes_early(plan);
+    h->has_gathers = gathers_ahead(plan);
+    if ((h->has_sums && find_sums(&h->sums, plan, cluster, arena, err)) ||
+        (h->has_early && find_early(&h->early, plan, cluster, arena, err)) ||
+        (h->has_gathers && find_gathers(&h->gathers, plan, cluster, arena, err)))
+        return -1;
+    return 0;
+}
+
+int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, struct str *out,
+                      struct err *err)
+{
     struct arena arena = { 0 };
-    int status = 0;
+    struct hidden h;
 
     plan_print_slices(plan, out);
-    if (has_chunk_sums(plan)) {
-        status = find_sums(&sums, plan, cluster, &arena, err);
-        if (!status)
-            print_sums(&sums, out);
-    }
-    if (!status && recomputes_early(plan)) {
-        status = find_early(&early, plan, cluster, &arena, err);
-        if (!status)
-            print_early(&early, out);
-    }
-    if (!status && gathers_ahead(plan)) {
-        status = find_gathers(&gathers, plan, cluster, &arena, err);
-        if (!status)
-            print_gathers(&gathers, out);
-    }
+    int status = find_hidden(&h, plan, cluster, &arena, err);
+    if (!status && h.has_sums)
+        print_sums(&h.sums, out);
+    if (!status && h.has_early)
+        print_early(&h.early, out);
+    if (!status && h.has_gathers)
+        print_gathers(&h.gathers, out);
     arena_release(&arena);
     return status;
 }
@@ -312,28 +321,17 @@ static void add_gathers(const struct gathers *gathers, cJSON *json)
 int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                     struct err *err)
 {
-    struct gradient_sums sums;
-    struct early early;
-    struct gathers gathers;
     struct arena arena = { 0 };
-    int status = 0;
+    struct hidden h;
 
     plan_add_slices(plan, json);
-    if (has_chunk_sums(plan)) {
-        status = find_sums(&sums, plan, cluster, &arena, err);
-        if (!status)
-            add_sums(&sums, json);
-    }
-    if (!status && recomputes_early(plan)) {
-        status = find_early(&early, plan, cluster, &arena, err);
-        if (!status)
-            add_early(&early, json);
-    }
-    if (!status && gathers_ahead(plan)) {
-        status = find_gathers(&gathers, plan, cluster, &arena, err);
-        if (!status)
-            add_gathers(&gathers, json);
-    }
+    int status = find_hidden(&h, plan, cluster, &arena, err);
+    if (!status && h.has_sums)
+        add_sums(&h.sums, json);
+    if (!status && h.has_early)
+        add_early(&h.early, json);
+    if (!status && h.has_gathers)
+        add_gathers(&h.gathers, json);
     arena_release(&arena);
     return status;
 }
