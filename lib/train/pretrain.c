@@ -350,8 +350,7 @@ static int run_owed_evaluation(struct pretrain *p, struct err *err)
     return is_over(p) ? 0 : heed_signals(p, err);
 }
 
-/* A last look at the folder, however short ago the one before was. Collective. */
-static int keep_folder(struct pretrain *p, struct err *err)
+int pretrain_keep_folder(struct pretrain *p, struct err *err)
 {
     p->looked_at = -INFINITY;
     int64_t is_lost = has_lost_folder(p);
@@ -360,7 +359,9 @@ static int keep_folder(struct pretrain *p, struct err *err)
         return -1;
     if (trainer_agree(p->trainer, &is_lost, err) < 0)
         return -1;
-    return is_lost ? pretrain_save_anew(p, err) : 0;
+    if (!is_lost)
+        return 0;
+    return pretrain_save_anew(p, err) < 0 ? -1 : 1;
 }
 
 /* The model is safe when its last evaluation begins. */
@@ -368,7 +369,7 @@ static int finish(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
-    if (keep_folder(p, err) < 0 || pretrain_report_last_op_times(p, err) < 0 ||
+    if (pretrain_keep_folder(p, err) < 0 || pretrain_report_last_op_times(p, err) < 0 ||
         pretrain_save_last(p, err) < 0)
         return -1;
     int left = pretrain_owes_evaluation(p) ? pretrain_evaluate(p, err) : 0;

@@ -212,6 +212,10 @@ int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
+
+/* A look at the run's folder, however short ago the last one was (pretrain.c). Returns 1 if it was
+ * deleted or moved, and is created again, with a save begun in it; 0 if it is there. Collective. */
+int pretrain_keep_folder(struct pretrain *pretrain, struct err *err);
 int pretrain_end_earlier(struct pretrain *pretrain, struct err *err); /* that of an earlier step */
 /* After the last evaluation, without a save under way: the best may be others now. On rank 0. */
 void pretrain_clean(struct pretrain *pretrain);

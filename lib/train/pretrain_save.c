@@ -129,12 +129,16 @@ int pretrain_gate(void *context, struct err *err)
     return job->parallel.zero > 0 && due ? compare(p, step, err) : 0;
 }
 
-/* All ranks know that there is no checkpoint of `step`, each with its own words. */
+/* All ranks know that there is no checkpoint of `step`, each with its own words. Where the run's
+ * folder was moved or deleted beneath it, it is saved again, in a new one. */
 static int lose(struct pretrain *p, int64_t step, int is_last, const struct err *why,
                 struct err *err)
 {
     char last[96] = "there is no checkpoint";
+    int is_saved_again = pretrain_keep_folder(p, err);
 
+    if (is_saved_again)
+        return is_saved_again < 0 ? -1 : 0;
     best_forget(&p->best, step);
     p->saved_step = p->whole_step;
     if (p->whole_step >= 0)
@@ -291,8 +295,8 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
     if (pretrain_end_earlier(p, err) < 0 || save(p, 1, err) < 0)
         return -1;
     if (trainer_save_finish(p->trainer, &why) < 0) {
-        if (why.code != ERR_PEER)
-            return lose(p, p->saved_step, 1, &why, err);
+        if (why.code != ERR_PEER) /* if it does not fail, that is begun which is to end */
+            return lose(p, p->saved_step, 1, &why, err) < 0 ? -1 : pretrain_save_last(p, err);
         *err = why;
         return -1;
     }
@@ -318,5 +322,6 @@ int pretrain_save_anew(struct pretrain *p, struct err *err)
         return -1;
     }
     p->saved_step = p->whole_step = -1;
+    p->best.n = 0;
     return save(p, 0, err);
 }

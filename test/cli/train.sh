@@ -212,13 +212,29 @@ kill -STOP "$first" # until its next look, a second after the last, is due: fast
 mv "$dir/gone" "$dir/moved"
 sleep 1.1
 kill -CONT "$first"
-ended 'a run whose folder goes away ends well' 0 gone
-expect 'and has said that it makes it again' 0 'warn: .*/gone was deleted or moved during the run: it is created again' \
-    cat "$dir/gone.out"
-expect 'once' 0 '^1$' grep -c 'deleted or moved' "$dir/gone.out"
-expect 'with its weights' 0 '' cmp "$dir/whole2/checkpoints/step-00000150/rank-00001.safetensors" \
-    "$dir/gone/checkpoints/step-00000150/rank-00001.safetensors"
+is_made_again() { # RUN
+    ended 'a run whose folder goes away ends well' 0 "$1"
+    expect 'and has said that it makes it again' 0 "warn: .*/$1 was deleted or moved during the run: it is created again" \
+        cat "$dir/$1.out"
+    expect 'once' 0 '^1$' grep -c 'deleted or moved' "$dir/$1.out"
+    expect 'with its weights' 0 '' cmp "$dir/whole2/checkpoints/step-00000150/rank-00001.safetensors" \
+        "$dir/$1/checkpoints/step-00000150/rank-00001.safetensors"
+}
+is_made_again gone
 expect 'and all else' 0 '' test -f "$dir/gone/job.yaml" -a -f "$dir/gone/log/rank-0.log" -a "$(n_logged gone)" -gt 0
+# Beneath the first checkpoint, whose commit then fails.
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank0:save:before_commit:20:stop start beneath $long2
+first=
+# shellcheck disable=SC2317 # wait_until calls it
+is_stopped() {
+    first=$(rank_of "$(children_of "$pid")" 0)
+    [ -n "$first" ] && grep -q '^State:.T' "/proc/$first/status"
+}
+wait_until 60 is_stopped
+mv "$dir/beneath" "$dir/moved2"
+kill -CONT "$first"
+is_made_again beneath
 
 # ---- a run whose folder is used ----
 
