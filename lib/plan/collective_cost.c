@@ -95,6 +95,11 @@ bool collective_uses_nic(const struct group_shape *group)
     return n_units(group) > 1;
 }
 
+double collective_slowdown(const struct cluster *cluster, bool uses_nic)
+{
+    return uses_nic ? cluster->software.overlap_nic : cluster->software.overlap_fast;
+}
+
 /*
  * Bytes a second that a group's ranks of one unit send to others together, without the fast bus.
  * Most neighbours of a ring or a tree are under one leaf switch: links to the spine are short only

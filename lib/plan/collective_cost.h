@@ -91,7 +91,10 @@ enum link_level transfer_level(const struct cluster *cluster, int from, int to);
 int64_t transfer_ns(const struct cluster *cluster, int from, int to, int64_t n_bytes,
                     int n_sharing);
 
-/* Whether the group uses NICs, so that a collective slows compute by overlap_nic alone. */
+/* Whether the group uses NICs. */
 bool collective_uses_nic(const struct group_shape *group);
+
+/* While a collective or a message is under way, ops of its ranks take (1 + this) times as long. */
+double collective_slowdown(const struct cluster *cluster, bool uses_nic);
 
 #endif

@@ -69,6 +69,14 @@ static int64_t slice_collective_ns(void *context, const struct op_shape *shape)
     return price_collective(&p->prices, &group, shape).ns;
 }
 
+static double slice_slowdown(void *context, enum mesh_axis axis)
+{
+    const struct slice_prices *p = context;
+    struct group_shape group = price_group(&p->prices, &p->mesh, 0, axis);
+
+    return collective_slowdown(p->prices.cluster, collective_uses_nic(&group));
+}
+
 /* All ranks of a group must order their collectives alike, so that these are prices of a cluster
  * that the job names, or none: what a rank finds of its own machine may differ. */
 static void time_slices(struct slice_times *times, const struct job *job, const struct mesh *mesh,
@@ -82,7 +90,7 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
         return;
     p->prices = prices_of_job(job, cluster);
     p->mesh = *mesh;
-    *times = (struct slice_times){ slice_op_ns, slice_collective_ns, p };
+    *times = (struct slice_times){ slice_op_ns, slice_collective_ns, slice_slowdown, p };
 }
 
 static bool slices_by_prices(const struct job *job)

@@ -13,6 +13,7 @@
 
 #include "base/num.h"
 #include "program/replay.h"
+#include "program/slowdown.h"
 
 enum { NO_TRANSFER = -1 };
 #define NOT_YET INT64_MAX
@@ -26,19 +27,13 @@ struct times {
     int rank, function, op, micro_batch, action;
 };
 
-/* Compute is slower while an async op runs. */
-struct busy {
-    int64_t begin, end;
-    double slowdown;
-};
-
 struct clock {
     int64_t now, issue;
     int64_t stream_end[N_STREAMS];
     int stream_last[N_STREAMS];
-    int64_t gate_at[2]; /* of the last two gates, by their number */
-    int *last;          /* by user (order.h): the transfer posted last */
-    struct busy *busy;
+    int64_t gate_at[2];     /* of the last two gates, by their number */
+    int *last;              /* by user (order.h): the transfer posted last */
+    struct slow_time *busy; /* of async ops */
     int n_busy, busy_capacity;
     int64_t of[N_TIME_CLASSES];
 };
@@ -151,41 +146,6 @@ static void forget_past(struct clock *k)
     k->n_busy = n;
 }
 
-/* By how much longer ops take at this time; *until: when that changes next. */
-static double slowdown_at(const struct clock *k, int64_t time, int64_t *until)
-{
-    double slowdown = 0;
-
-    *until = INT64_MAX;
-    for (int i = 0; i < k->n_busy; i++) {
-        const struct busy *b = &k->busy[i];
-
-        if (b->begin > time)
-            *until = min_i64(*until, b->begin);
-        else if (b->end > time) {
-            *until = min_i64(*until, b->end);
-            slowdown += b->slowdown;
-        }
-    }
-    return slowdown;
-}
-
-/* When an op of so much time alone, begun now, ends beside async ops. */
-static int64_t end_of(const struct clock *k, int64_t ns)
-{
-    int64_t time = k->now, until;
-
-    while (ns > 0) {
-        double factor = 1 + slowdown_at(k, time, &until);
-
-        if (until == INT64_MAX || (double)ns * factor <= (double)(until - time))
-            return time + (int64_t)((double)ns * factor);
-        ns -= (int64_t)((double)(until - time) / factor);
-        time = until;
-    }
-    return time;
-}
-
 static void run_ops(void *context, int rank, const struct action *a, int begin, int end)
 {
     struct clocks *c = context;
@@ -200,7 +160,7 @@ static void run_ops(void *context, int rank, const struct action *a, int begin, 
             continue;
         issue(k, price->issue_ns);
         wait_until(c, rank, k->issue, TIME_ISSUE);
-        int64_t ends = k->n_busy ? end_of(k, price->ns) : k->now + price->ns;
+        int64_t ends = slowdown_end(k->busy, k->n_busy, k->now, price->ns);
         spend(c, &(struct simulated_span){ rank, c->replay->list[rank].action, i, STREAM_COMPUTE,
                                            price->class, k->now, ends, ends - k->now - price->ns,
                                            price });
@@ -353,7 +313,7 @@ static void complete(struct clocks *c, const struct replay_transfer *t, int64_t 
     if (slowdown <= 0 || times->end <= k->now)
         return;
     k->busy = arena_grow(c->arena, k->busy, sizeof *k->busy, &k->busy_capacity, k->n_busy + 1);
-    k->busy[k->n_busy++] = (struct busy){ begin, times->end, slowdown };
+    k->busy[k->n_busy++] = (struct slow_time){ begin, times->end, slowdown };
 }
 
 static int on_end(void *context, const struct replay_transfer *t,

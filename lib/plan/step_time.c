@@ -102,9 +102,9 @@ static struct simulated_op price(struct pricing *p, const struct op *op, int n_r
                                   .class = time_class_of(op),
                                   .source = price.source,
                                   .bound = price.bound,
-                                  .slowdown = !is_exchange || !order_is_async(op) ? 0
-                                              : uses_nic ? cluster->software.overlap_nic
-                                                         : cluster->software.overlap_fast };
+                                  .slowdown = is_exchange && order_is_async(op)
+                                                  ? collective_slowdown(cluster, uses_nic)
+                                                  : 0 };
 }
 
 static const struct simulated_op *price_function(struct pricing *p, int function)

@@ -165,6 +165,8 @@ void overlap_collectives(struct program *program, int function);
 struct slice_times {
     int64_t (*op_ns)(void *context, const struct op_shape *shape);
     int64_t (*collective_ns)(void *context, const struct op_shape *shape);
+    /* While a collective over the axis is under way, ops take (1 + this) times as long; NULL: 0. */
+    double (*slowdown)(void *context, enum mesh_axis axis);
     void *context; /* NULL: nominal times, of no device */
 };
 
@@ -207,7 +209,7 @@ struct slice_site {
     bool has_sequences;  /* each slice is whole sequences */
     bool has_experts;    /* or the rows of some of a rank's experts */
     bool has_ring;       /* keys go from rank to rank while attention computes: it is not cut */
-    int64_t compute_ns, moved_ns, ns, whole_ns;
+    int64_t compute_ns, moved_ns, ns, whole_ns; /* compute: beside nothing that travels */
     struct slice_site *next; /* in the order of ops, functions as they were compiled */
 };
 

@@ -123,7 +123,8 @@ struct slice_task {
     bool is_cheap; /* of those that run at once: no product */
     bool may_wait; /* nothing but the end of the step needs it: a weight's gradient */
     int64_t ns;
-    int *after; /* tasks that it comes after: all of a lower number */
+    double slowdown; /* posted: what runs meanwhile takes (1 + slowdown) times as long */
+    int *after;      /* tasks that it comes after: all of a lower number */
     int n_after, capacity;
 };
 
@@ -151,9 +152,10 @@ void slice_release_tasks(struct slice_tasks *tasks);
  * slice_order.c: order[n] becomes an order of the tasks; returns when the last of them ends.
  *
  * What runs at once runs one after the other; what is posted runs on its stream, in the order in
- * which it was posted, beside that. The order is found by playing it: of what may begin, that which
- * can begin first, ahead of weights' gradients, which run where all else would wait for long. No
- * task is more than a few ops ahead of one that is left behind, so that little memory is in use.
+ * which it was posted, beside that, and slows it. The order is found by playing it: of what may
+ * begin, that which can begin first, ahead of weights' gradients, which run where all else would
+ * wait for long. No task is more than a few ops ahead of one that is left behind, so that little
+ * memory is in use.
  */
 int64_t slice_order(const struct slice_task *tasks, int n, int *order);
 

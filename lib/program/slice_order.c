@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "program/program.h"
+#include "program/slowdown.h"
 
 /* How many ops ahead of the first that is left a task may be; and one that waits for nothing. */
 enum { WINDOW = 12, NEAR = 2 };
@@ -17,8 +18,8 @@ struct play {
     bool is_deep;  /* of two that can begin, that of the later op; else that of the earlier one */
     bool by_slice; /* of those that may be posted, the first of the lowest slice; else the first */
     int64_t now;
-    int64_t stream_end[N_STREAMS];
-    int64_t *end; /* by task; NOT_YET */
+    struct slow_time streams[N_STREAMS]; /* of what was posted last, without a gap */
+    int64_t *end;                        /* by task; NOT_YET */
 };
 
 #define NOT_YET ((int64_t)-1)
@@ -102,9 +103,13 @@ static int find_computed(const struct play *p, int64_t *at)
 static void post(struct play *p, int i)
 {
     const struct slice_task *task = &p->tasks[i];
-    int64_t begin = max_i64(ready_at(p, task), p->stream_end[task->stream]);
+    struct slow_time *stream = &p->streams[task->stream];
+    int64_t begin = max_i64(max_i64(ready_at(p, task), stream->end), p->now);
 
-    p->end[i] = p->stream_end[task->stream] = max_i64(begin, p->now) + task->ns;
+    if (begin > stream->end)
+        stream->begin = begin;
+    p->end[i] = stream->end = begin + task->ns;
+    stream->slowdown = task->slowdown;
 }
 
 static int64_t play(const struct slice_task *tasks, int n, bool is_deep, bool by_slice, int *order)
@@ -124,7 +129,7 @@ static int64_t play(const struct slice_task *tasks, int n, bool is_deep, bool by
         int i = find_posted(&p, NEAR);
 
         if (i < 0 && (i = find_computed(&p, &begin)) >= 0)
-            p.now = p.end[i] = begin + tasks[i].ns;
+            p.now = p.end[i] = slowdown_end(p.streams, N_STREAMS, begin, tasks[i].ns);
         else
             post(&p, i = i < 0 ? find_posted(&p, WINDOW) : i);
         last = max_i64(last, p.end[i]);

@@ -61,6 +61,17 @@ static int64_t task_ns(const struct slicer *s, int op, int slice)
     return n * (moves ? times->collective_ns : times->op_ns)(times->context, &shape);
 }
 
+/* Of what computes while it travels. */
+static double task_slowdown(const struct slicer *s, int op)
+{
+    const struct slice_times *times = &s->options->times;
+    const struct op *o = &s->function->ops[op];
+
+    return times->slowdown && order_is_async(o)
+               ? times->slowdown(times->context, o->attributes.axis)
+               : 0;
+}
+
 static void come_after(struct arena *arena, struct slice_task *task, int other, int own)
 {
     for (int i = 0; i < task->n_after; i++)
@@ -165,6 +176,7 @@ static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
                     o->kind != OP_ATTENTION_GRAD,
         .may_wait = o->phase == PHASE_W && slice_only_accumulates(s->program, o),
         .ns = task_ns(s, op, slice),
+        .slowdown = task_slowdown(s, op),
     };
     add_accesses(s, t, slice);
     if (s->options->experts_alone && is_of_sums(o))

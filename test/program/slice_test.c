@@ -103,6 +103,37 @@ static void slices_hide(void **state)
     }
 }
 
+/* What is computed while something travels takes longer: a product of 100 ns beside a transfer of
+ * 90 that slows it by half has done 60 when that ends, and ends at 130; beside two, on two streams,
+ * that slow it by half each, 90 / 2 = 45, and ends at 145. Where eight slices hide all of what
+ * travels, but ops take twice as long meanwhile, half of it is won. */
+static void transfers_slow(void **state)
+{
+    struct slice_task tasks[] = {
+        { .slice = -1, .stream = STREAM_TP, .ns = 90, .slowdown = 0.5 },
+        { .slice = -1, .stream = STREAM_CP, .ns = 90, .slowdown = 0.5 },
+        { .slice = -1, .stream = STREAM_COMPUTE, .ns = 100 },
+    };
+    struct chain cut;
+    int order[TASKS_MAX];
+
+    (void)state;
+    assert_int_equal(slice_order(tasks, 3, order), 145);
+    tasks[1].slowdown = 0;
+    assert_int_equal(slice_order(tasks, 3, order), 130);
+    tasks[1].slowdown = 0.5;
+    tasks[1].ns = 30; /* 30 / 2 = 15, 60 / 1.5 = 40, and 45 alone */
+    assert_int_equal(slice_order(tasks, 3, order), 135);
+
+    make_chain(&cut, 4, 8, 700);
+    int64_t alone = slice_order(cut.tasks, cut.n, order);
+    for (int i = 0; i < cut.n; i++)
+        cut.tasks[i].slowdown = cut.tasks[i].stream == STREAM_COMPUTE ? 0 : 1;
+    int64_t beside = slice_order(cut.tasks, cut.n, order);
+    must_be_order(cut.tasks, cut.n, order);
+    assert_in_range(100 * (beside - alone) / cut.moved_ns, 45, 55);
+}
+
 /* ---- against all orders ---- */
 
 enum { N_SMALL = 7 };
@@ -214,7 +245,7 @@ static void compile(struct program *program, enum overlap_kind kind, enum mesh_a
     options.micro_batch = (axis == AXIS_CP || axis == AXIS_ULYSSES ? 512 : 128) / options.seq_len;
     options.overlap.kind = kind;
     options.overlap.n_slices = kind == OVERLAP_AUTO ? 0 : 2;
-    options.overlap.times = (struct slice_times){ op_ns, collective_ns, &latency };
+    options.overlap.times = (struct slice_times){ op_ns, collective_ns, NULL, &latency };
     if (compile_train(program, &options, &err) < 0)
         fail_msg("%s", err.text);
     check_accepted(program);
@@ -338,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_hide),
+        cmocka_unit_test(transfers_slow),
         cmocka_unit_test(near_the_shortest),
         cmocka_unit_test(missing_slices_are_refused),
         cmocka_unit_test(products_take_all_pieces),

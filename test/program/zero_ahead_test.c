@@ -193,7 +193,7 @@ static void as_many_as_travel(void **state)
         struct compile_train options = many_buckets(&spec, 1, -1);
         struct program p;
 
-        options.ahead.times = (struct slice_times){ op_ns, collective_ns, &times };
+        options.ahead.times = (struct slice_times){ op_ns, collective_ns, NULL, &times };
         compile(&p, &options);
         int n = p.functions[p.entries[ENTRY_GATHER].actions[0].function].n_ops;
         int k = (int)((int64_t)n * times.update_ns / (times.gather_ns + times.update_ns));
