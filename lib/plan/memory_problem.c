@@ -19,26 +19,29 @@ static bool may_leave(const struct job *job, enum offload_kind kind)
 
 /* ---- a rank's layers ---- */
 
-/* Layers of a compiled rank, chunk by chunk: those of the ops of its forwards. chunks [n_layers of
- * the model]: of each. */
+/* Layers of a compiled rank, chunk by chunk: those of the ops of its forwards, each once, as slices
+ * of neighbouring layers take turns. chunks [n_layers of the model]: of each. */
 static void find_layers(struct fitting_rank *r, const struct program *p, int n_chunks, int *chunks)
 {
     int *layers = arena_array(r->f->arena, int, r->f->job.model.n_layers), n = 0;
     bool *is_done = arena_array(r->f->arena, bool, n_chunks);
+    bool *is_listed = arena_array(r->f->arena, bool, r->f->job.model.n_layers);
 
     for (int f = 0; f < p->n_functions; f++) {
         const struct function *function = &p->functions[f];
-        int begin = n;
 
         if (strncmp(function->name, "forward", 7) || is_done[function->chunk])
             continue;
         is_done[function->chunk] = true;
-        for (int i = 0; i < function->n_ops; i++)
-            if (function->ops[i].layer >= 0 &&
-                (n == begin || layers[n - 1] != function->ops[i].layer)) {
-                chunks[n] = function->chunk;
-                layers[n++] = function->ops[i].layer;
-            }
+        for (int i = 0; i < function->n_ops; i++) {
+            int layer = function->ops[i].layer;
+
+            if (layer < 0 || is_listed[layer])
+                continue;
+            is_listed[layer] = true;
+            chunks[n] = function->chunk;
+            layers[n++] = layer;
+        }
     }
     r->layers = layers;
     r->n_layers = n;
