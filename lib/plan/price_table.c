@@ -324,8 +324,9 @@ void price_table_print(const struct price_table *table, struct str *out)
     json_add_string(out, table->machine ? table->machine : "");
     str_add(out, ",\n\"build\": ");
     json_add_string(out, table->build ? table->build : "");
-    str_printf(out, ",\n\"contention\": %.4f,\n\"late_ns\": %.0f,\n\"ops\": {", table->contention,
-               table->late_ns);
+    str_printf(
+        out, ",\n\"contention\": %.4f,\n\"cpu_contention\": %.4f,\n\"late_ns\": %.0f,\n\"ops\": {",
+        table->contention, table->cpu_contention, table->late_ns);
     print_curves(&table->ops, out);
     str_add(out, "},\n\"collectives\": {");
     print_curves(&table->collectives, out);

@@ -55,9 +55,12 @@ static void add(struct price_table *table, struct op_shape op, double ns)
 
 static void fill(struct price_table *table, struct arena *arena)
 {
-    *table = (struct price_table){
-        .machine = "mine", .build = "0.1", .contention = 1.25, .late_ns = 150000, .arena = arena
-    };
+    *table = (struct price_table){ .machine = "mine",
+                                   .build = "0.1",
+                                   .contention = 1.25,
+                                   .cpu_contention = 1.5,
+                                   .late_ns = 150000,
+                                   .arena = arena };
     add(table, linear(256, 64, 32), 1000);
     add(table, linear(256, 64, 32), 3000); /* the mean counts */
     add(table, linear(1024, 64, 32), 8000);
@@ -163,7 +166,7 @@ static void read_filled(const char *path)
     check_filled(&table);
     assert_string_equal(table.machine, "mine");
     assert_string_equal(table.build, "0.1");
-    assert_true(table.contention == 1.25);
+    assert_true(table.contention == 1.25 && table.cpu_contention == 1.5);
     assert_true(table.late_ns == 150000);
     arena_release(&arena);
 }
