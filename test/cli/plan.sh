@@ -212,7 +212,7 @@ expect 'of which stages get layers by their speed' 0 'pp 4 .* of 2[0-9]\+2[0-9]\
     two --set 'parallel={mode: semi, tp: 8, order: tp-dp-pp}'
 expect 'the slower ones first, too' 0 'pp 4 .* of 1[0-9]\+1[0-9]\+[23][0-9]\+2[0-9] layers in the order tp-dp-pp-reversed' \
     two --set 'parallel={mode: semi, tp: 8, order: tp-dp-pp-reversed}'
-expect 'whichever is faster' 0 'pp 4 .* layers in the order tp-dp-pp-reversed' two --set parallel=auto
+expect 'whichever is faster' 0 'pp 8 .* layers in the order tp-dp-pp-reversed' two --set parallel=auto
 seconds_of() { printf '%s\n' "$1" | sed -n 's/^predicted on .*: \([0-9]*\).*/\1/p'; }
 expect 'in less than two thirds of the time' 0 '' test "$(($(seconds_of "$output") * 3))" -lt "$(($(seconds_of "$(cat "$dir/even.txt")") * 2))"
 printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n  - {nodes: 1, device: a100-sxm-80, per_node: 8}\n' >"$dir/two.yaml"
