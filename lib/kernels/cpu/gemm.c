@@ -41,19 +41,21 @@
 struct cut {
     const struct gemm_code *code;
     enum gemm_lane lane;
-    int elements;                                   /* a lane */
-    int64_t n_steps;                                /* of k, all of it */
-    int64_t run_rows, padded_run_rows, padded_rows; /* of a run: m, where all rows are one; of c */
-    int64_t block_rows;                             /* of c in a round, whole panels */
-    int64_t block_cols;                             /* likewise */
-    int64_t chunk_steps;                            /* of k in a round, whole pieces */
-    int64_t piece_steps;                            /* of k in a panel */
-    int64_t panel_lanes;                            /* from one panel of a to the next */
-    int64_t group_rows;                             /* of c in a task, whole panels */
-    int shares_accum;                               /* k takes more than one round */
-    bool has_blocks;      /* of k, several, with scales: pieces are blocks */
-    bool is_skinny;       /* rows of c: b is not packed */
-    int64_t accum_stride; /* floats from one register block of a task to the next */
+    int elements;            /* a lane */
+    int64_t n_steps;         /* of k, all of it */
+    int64_t run_rows;        /* of a run; all m where rows lie together */
+    int64_t padded_run_rows; /* the same in whole panels; m where rows lie together */
+    int64_t padded_rows;     /* of all runs */
+    int64_t block_rows;      /* of c in a round, whole panels */
+    int64_t block_cols;      /* likewise */
+    int64_t chunk_steps;     /* of k in a round, whole pieces */
+    int64_t piece_steps;     /* of k in a panel */
+    int64_t panel_lanes;     /* from one panel of a to the next */
+    int64_t group_rows;      /* of c in a task, whole panels */
+    int shares_accum;        /* k takes more than one round */
+    bool has_blocks;         /* of k, several, with scales: pieces are blocks */
+    bool is_skinny;          /* rows of c: b is not packed */
+    int64_t accum_stride;    /* floats from one register block of a task to the next */
     size_t packed_bytes, accum_bytes, panel_bytes; /* accum: of all threads, if shared */
 };
 
