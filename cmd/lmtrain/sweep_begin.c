@@ -170,10 +170,11 @@ static bool any_running(const struct judge *judge)
 int sweep_await_trial(const struct sweep_session *s, int trial, struct err *err)
 {
     const char *folder = history_trial_folder(s->output, trial, s->arena);
+    const char *log = history_trial_log(s->output, trial, s->arena);
     const struct timespec pause = { 0, 20000000 };
     double end = clock_seconds() + SAVE_SECONDS;
 
-    while (run_lock_is_held(folder)) {
+    while (trial_has_log(log) || run_lock_is_held(folder)) {
         if (clock_seconds() > end)
             return err_set(err, ERR_CONFIG,
                            "%s is in use by another job, which the sweep did not start or "

@@ -114,8 +114,8 @@ int sweep_prepare(struct sweep_session *sweep, const struct sweep_request *reque
  */
 int sweep_open(struct sweep_session *sweep, const char *job_file, struct err *err);
 
-/* Wait until no process uses the trial's folder: one whose sweep was killed saves and ends by
- * itself (trial.h). Returns 0, or -1 and ERR_CONFIG: it does not end. */
+/* Wait until no process is of the trial: one whose sweep was killed, even just as it began, saves
+ * and ends by itself (trial.h). Returns 0, or -1 and ERR_CONFIG: it does not end. */
 int sweep_await_trial(const struct sweep_session *sweep, int trial, struct err *err);
 
 /* ---- sweep_trials.c ---- */

@@ -13,8 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -22,6 +24,7 @@
 
 #define CORES_MAX 4096
 #define LINE_BYTES 4096
+#define LOCK_TRIES 50 /* of 20 ms: until processes of the trial's last start are gone */
 
 static void bind_cores(const struct trial_place *place)
 {
@@ -65,6 +68,28 @@ static void become(const char *const *argv, const struct trial_place *place, int
     _exit(1);
 }
 
+/*
+ * The lock is of the open file, which the trial inherits as its output: so it is held without a
+ * gap, also while the trial has not come to the lock of its run yet (run_lock.h).
+ */
+static void lock_log(int fd)
+{
+    const struct timespec pause = { 0, 20000000 };
+
+    for (int i = 0; i < LOCK_TRIES && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK; i++)
+        nanosleep(&pause, NULL);
+}
+
+bool trial_has_log(const char *log)
+{
+    int fd = open(log, O_RDONLY | O_CLOEXEC);
+    bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+
+    if (fd >= 0)
+        close(fd);
+    return is_locked;
+}
+
 pid_t trial_start(const char *const *argv, const struct trial_place *place, const char *log,
                   struct err *err)
 {
@@ -73,6 +98,7 @@ pid_t trial_start(const char *const *argv, const struct trial_place *place, cons
 
     if (fd < 0)
         return -1;
+    lock_log(fd);
     pid_t process = fork();
     if (!process)
         become(argv, place, fd, parent);

@@ -1,13 +1,18 @@
 /*
- * trial_test.c - a trial's process: its environment, how it ended, what it said last
+ * trial_test.c - a trial's process: how long it is seen, how it ended, what it said last
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -62,11 +67,103 @@ static void what_may_end_otherwise(void **state)
         assert_false(trial_died(refused[i]));
 }
 
-int main(void)
+static void nap(void)
 {
+    nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
+}
+
+/* This program as a trial: takes SIGTERM as a trial that saves does, ends once `path` is gone. */
+static int be_trial(const char *gate)
+{
+    signal(SIGTERM, SIG_IGN);
+    puts("runs");
+    fflush(stdout);
+    for (int i = 0; i < 6000 && access(gate, F_OK) == 0; i++)
+        nap();
+    return 0;
+}
+
+static void await_line(const char *log, const char *line)
+{
+    char text[64] = "";
+
+    for (int i = 0; i < 6000 && strcmp(text, line) != 0; i++) {
+        nap();
+        trial_last_line(log, text, sizeof text);
+    }
+    assert_string_equal(text, line);
+}
+
+/* A sweep that is gone once its trial runs. */
+static void start_and_leave(const char *const *argv, const char *log)
+{
+    const struct trial_place place = { .n_cores = 0 };
+    struct err err;
+    pid_t sweep = fork();
+
+    if (!sweep) {
+        if (trial_start(argv, &place, log, &err) < 0)
+            _exit(1);
+        await_line(log, "runs");
+        _exit(0);
+    }
+    assert_int_equal(waitpid(sweep, NULL, 0), sweep);
+}
+
+static void a_trial_is_seen_until_it_is_gone(void **state)
+{
+    const struct trial_place place = { .n_cores = 0 };
+    char gate[128], log[128];
+    struct err err;
+    int status = -1;
+
+    (void)state;
+    snprintf(gate, sizeof gate, "%s/gate", folder);
+    snprintf(log, sizeof log, "%s/trial.log", folder);
+    const char *const argv[] = { "trial_test", gate, NULL };
+    assert_false(trial_has_log(log)); /* there is none */
+    close(open(gate, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    pid_t process = trial_start(argv, &place, log, &err);
+    assert_true(process > 0);
+    assert_true(trial_has_log(log));
+    await_line(log, "runs");
+    assert_true(trial_has_log(log));
+    remove(gate);
+    for (int i = 0; i < 6000 && !trial_ended(process, &status); i++)
+        nap();
+    assert_int_equal(status, 0);
+    assert_false(trial_has_log(log));
+}
+
+static void a_trial_outlives_its_sweep(void **state)
+{
+    char gate[128], log[128];
+    bool is_seen = true;
+
+    (void)state;
+    snprintf(gate, sizeof gate, "%s/gate", folder);
+    snprintf(log, sizeof log, "%s/orphan.log", folder);
+    const char *const argv[] = { "trial_test", gate, NULL };
+    close(open(gate, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    start_and_leave(argv, log);
+    assert_true(trial_has_log(log));
+    remove(gate);
+    for (int i = 0; i < 6000 && is_seen; i++) {
+        nap();
+        is_seen = trial_has_log(log);
+    }
+    assert_false(is_seen);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        return be_trial(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_that_says_why),
         cmocka_unit_test(what_may_end_otherwise),
+        cmocka_unit_test(a_trial_is_seen_until_it_is_gone),
+        cmocka_unit_test(a_trial_outlives_its_sweep),
     };
     struct err err;
 
