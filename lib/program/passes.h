@@ -250,9 +250,9 @@ struct shard_options {
 /*
  * shard.c: put the accumulators into buckets of about bucket_bytes, in the order in which the
  * backward completes them (the last chunk's first; no bucket has parameters of two chunks), and, if
- * the sharding axis has more than one rank, reduce each as soon as it is complete. Late: in `last`,
- * a copy of `weight` that the step's last micro-batch runs. Early: in the function that completes
- * it, in every micro-batch.
+ * some axis of tokens has more than one rank, reduce each as soon as it is complete. Late: in
+ * `last`, a copy of `weight` that the step's last micro-batch runs. Early, if the sharding axis has
+ * more than one rank: in the function that completes it, in every micro-batch.
  *
  *   zero 0  the update finds whole gradients in the parameters' gradient cells, gathered by ops at
  *           the front of `update` or, late, after the reduces

@@ -10,6 +10,9 @@
  *     | qkv.grad | out.grad | pad |        bucket.1, partial over dp
  *     |  shard of rank 0 | of rank 1 |     after reduce_scatter: bucket.1:shard
  *
+ * Where no axis shards, each rank has whole buckets: what is partial over axes of tokens (cp and
+ * ulysses alone) is all-reduced in place, late, at the same point.
+ *
  * A parameter's accumulators are completed by the backward of one chunk. The exception is an
  * embedding that is tied to a head on another chunk of the same rank: its bucket belongs to the
  * chunk whose backward runs last. With sums over ranks first (early) each function reduces what it
@@ -283,6 +286,33 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
     b->shards[r->use] = view_of_sum(p, b->shards[r->use], b->axis);
 }
 
+/* What the update reads of a flat cell that was summed. */
+static int *cell_of_update(const struct sharding *s, struct bucket *b, int use)
+{
+    return s->together ? &b->shards[use] : &b->gradients[use];
+}
+
+/* Of a flat cell that is whole on each rank, over axes of tokens alone: as soon as the last
+ * micro-batch has completed it. */
+static void sum_whole(const struct sharding *s, const struct bucket_member *list, int n,
+                      const struct bucket_reduction *r)
+{
+    struct program *p = s->program;
+    struct bucket *b = &p->buckets[r->bucket];
+    int *cell = cell_of_update(s, b, r->use);
+
+    for (int size = 0; size < s->n_sizes; size++) {
+        struct sharding other = *s;
+
+        other.chunks = s->sizes + size * s->n_chunks;
+        if (!has_last(s, size))
+            continue;
+        int done = find_done(&other, list, n, r);
+        sum_what_is_left(p, other.chunks[s->n_chunks - 1 - r->at.turn].last, &done, *cell, b->axis);
+    }
+    *cell = view_of_sum(p, *cell, b->axis);
+}
+
 /* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
 static void reduce(const struct sharding *s, const struct bucket_member *list, int n,
                    const struct bucket_reduction *r, int number, int update)
@@ -296,6 +326,8 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
 
     if (is_whole(p, r->bucket)) {
         b->shards[r->use] = cell;
+        if (!s->early)
+            sum_whole(s, list, n, r);
         return;
     }
     int shard = program_cell(p, ROLE_GRADIENT, name, 1,
@@ -376,7 +408,7 @@ static void sum_over_axis(const struct sharding *s, int *cell, enum mesh_axis ax
 /*
  * All-reduce in place, at the end of the step, what is still partial: over axes of the model the
  * gradients of parameters that all ranks have, each from its own rows (norms, under sequence
- * parallelism); over axes of tokens everything, if none of them shards.
+ * parallelism); over axes of tokens what no last micro-batch has summed (early).
  */
 static void sum_what_is_owed(const struct sharding *s, const struct bucket_member *list, int n,
                              int update)
@@ -388,8 +420,7 @@ static void sum_what_is_owed(const struct sharding *s, const struct bucket_membe
             continue;
         for (int i = 0; i < p->n_buckets; i++)
             for (int use = 0; use < p->buckets[i].n_uses; use++) {
-                struct bucket *b = &p->buckets[i];
-                int *cell = s->together ? &b->shards[use] : &b->gradients[use];
+                int *cell = cell_of_update(s, &p->buckets[i], use);
 
                 if (p->values[*cell].spread[axis] == SPREAD_PARTIAL)
                     sum_over_axis(s, cell, (enum mesh_axis)axis, update);
@@ -401,16 +432,16 @@ static void sum_what_is_owed(const struct sharding *s, const struct bucket_membe
 
 /* Make the functions of the last micro-batch (late), or let accumulators start from zero in every
  * micro-batch (early). */
-static void choose_last(struct sharding *s, int early)
+static void choose_last(struct sharding *s)
 {
-    for (int c = 0; c < s->n_chunks * s->n_sizes && !early; c++)
+    for (int c = 0; c < s->n_chunks * s->n_sizes && !s->early; c++)
         if (has_last(s, c / s->n_chunks))
             s->sizes[c].last = copy_function(s->program, s->sizes[c].weight, ", last micro-batch");
     for (int c = 0; c < s->n_chunks * s->n_sizes && s->options->codec.start; c++)
         if (has_last(s, c / s->n_chunks))
             s->sizes[c].uncompressed =
                 copy_function(s->program, s->sizes[c].weight, ", last micro-batch, uncompressed");
-    for (int c = 0; c < s->n_chunks * s->n_sizes && early; c++) {
+    for (int c = 0; c < s->n_chunks * s->n_sizes && s->early; c++) {
         struct chunk_functions *chunk = &s->sizes[c];
 
         accumulate_alone(s->program, chunk->forward);
@@ -424,16 +455,20 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
                      const struct shard_options *options)
 {
     int n, n_reductions, is_alone = mesh_size(&p->mesh, axes_shard(&p->mesh, PARAMETER_DENSE)) == 1;
+    bool is_one = axes_size(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE) == 1;
+    struct shard_options own = *options;
     struct sharding s = { .program = p,
                           .sizes = chunks,
                           .chunks = chunks + options->last_size * n_chunks,
                           .n_chunks = n_chunks,
                           .n_sizes = max_int(options->n_sizes, 1),
-                          .options = options,
+                          .options = &own,
                           .early = options->early && !is_alone,
                           .together = options->zero > 0 && !is_alone };
     struct bucket_member *list = buckets_list_members(&s, &n);
 
+    if (is_alone)
+        own.codec = (struct codec_choice){ .codec = CODEC_NONE };
     p->n_buckets = buckets_assign(&s, list, n, options->bucket_bytes);
     p->buckets = arena_array(&p->arena, struct bucket, p->n_buckets + 1);
     buckets_measure(&s, list, n);
@@ -444,13 +479,13 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
         buckets_make_cell(p, list, n, &reductions[i]);
     for (int c = 0; c < n_chunks * s.n_sizes; c++)
         chunks[c].last = chunks[c].weight;
-    if (is_alone) {
+    if (is_one) {
         sum_what_is_owed(&s, list, n, update);
         return;
     }
-    choose_last(&s, options->early);
-    p->codec = options->codec;
-    if (options->codec.codec)
+    choose_last(&s);
+    p->codec = own.codec;
+    if (p->codec.codec)
         compress_make_sums(p, n_reductions);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)

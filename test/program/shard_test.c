@@ -246,6 +246,58 @@ static void zero_one(void **state)
                 check_zero_one(models[m], dp_size, early);
 }
 
+/* ---- ranks of parts of sequences alone: no axis shards ---- */
+
+/* All-reduces of the bucket in f, each behind all that writes it. */
+static int count_sums(const struct program *p, const struct function *f, int bucket)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        if (f->ops[i].kind == OP_ALL_REDUCE && program_base(p, f->ops[i].in[0]) == bucket)
+            n++;
+        else
+            assert_true(!n || !writes_into(p, &f->ops[i], bucket));
+    return n;
+}
+
+/* Summed over both axes while the last micro-batch's backward goes on, and nowhere else. */
+static void check_whole_sums(const char *model, int zero, int early)
+{
+    struct model_spec spec = tiny_spec(model);
+    struct compile_train options = tiny_compile(&spec, 1);
+    struct program p;
+    struct err err;
+    int n_buckets = 0;
+
+    options.mesh.size[AXIS_ULYSSES] = options.mesh.size[AXIS_CP] = 2;
+    options.gradients.zero = zero;
+    options.gradients.early = early;
+    assert_int_equal(compile_train(&p, &options, &err), 0);
+    for (int id = 1; id < p.n_values; id++) {
+        if (!is_bucket(&p, id))
+            continue;
+        n_buckets++;
+        for (int i = 0; i < p.n_functions; i++) {
+            const struct function *f = &p.functions[i];
+            bool is_last = str_ends_with(f->name, ", last micro-batch");
+
+            assert_int_equal(count_sums(&p, f, id), is_last ? 2 : 0);
+        }
+    }
+    assert_true(n_buckets > 3);
+    program_release(&p);
+}
+
+static void parts_of_sequences_alone(void **state)
+{
+    (void)state;
+    for (int m = 0; m < 2; m++)
+        for (int zero = 0; zero < 4; zero++)
+            for (int early = 0; early < 2; early++)
+                check_whole_sums(models[m], zero, early);
+}
+
 /* Smaller buckets are more; one of any size holds at least one accumulator, and none more than it
  * must. */
 static void bucket_sizes(void **state)
@@ -389,7 +441,7 @@ int main(void)
         cmocka_unit_test(every_size),        cmocka_unit_test(late_leaves_the_backward_alone),
         cmocka_unit_test(early_starts_over), cmocka_unit_test(one_rank_reduces_nothing),
         cmocka_unit_test(bucket_sizes),      cmocka_unit_test(zero_one),
-        cmocka_unit_test(gaps_are_cleared),
+        cmocka_unit_test(gaps_are_cleared),  cmocka_unit_test(parts_of_sequences_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
