@@ -121,7 +121,7 @@ struct slice_task {
     int slice;     /* -1: all rows */
     int stream;    /* enum stream; STREAM_COMPUTE: it runs at once */
     bool is_cheap; /* of those that run at once: no product */
-    bool may_wait; /* nothing but the end of the step needs it: a weight's gradient */
+    bool may_wait; /* nothing but the end of the step needs it: a gradient, also of the head */
     int64_t ns;
     double slowdown; /* posted: what runs meanwhile takes (1 + slowdown) times as long */
     int *after;      /* tasks that it comes after: all of a lower number */

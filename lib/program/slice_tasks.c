@@ -174,7 +174,7 @@ static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
         .stream = order_is_async(o) ? (int)o->stream : STREAM_COMPUTE,
         .is_cheap = !(op_info(o->kind)->traits & TRAIT_PRODUCT) && o->kind != OP_ATTENTION &&
                     o->kind != OP_ATTENTION_GRAD,
-        .may_wait = o->phase == PHASE_W && slice_only_accumulates(s->program, o),
+        .may_wait = slice_only_accumulates(s->program, o),
         .ns = task_ns(s, op, slice),
         .slowdown = task_slowdown(s, op),
     };
