@@ -106,6 +106,11 @@ int64_t price_link_bytes(const struct op_shape *op, int n);
 #define PRICE_APART_NS ((int64_t)1000000) /* some per cent of it is more than polling lasts */
 int64_t price_lateness(const struct prices *prices, int64_t apart_ns);
 
+/* What a collective takes longer that travels while its ranks compute: on CPUs their comm threads
+ * have no core of their own. Slices count it where gradients are summed over ranks, too. Nothing,
+ * where that was not measured. */
+int64_t price_beside(const struct prices *prices);
+
 /* Of a message between world ranks. n_sharing: ranks of the node that send at once. */
 struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
                             int n_sharing);

@@ -248,6 +248,11 @@ int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
                    fmin(1, (double)apart_ns / (double)PRICE_APART_NS));
 }
 
+int64_t price_beside(const struct prices *prices)
+{
+    return prices->cluster->table ? llround(prices->cluster->table->beside_ns) : 0;
+}
+
 /* By formula. */
 static double moving_at_once_ns(const struct prices *prices, const struct group_shape *group,
                                 const struct op_shape *op, int64_t n_bytes)

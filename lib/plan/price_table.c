@@ -324,9 +324,10 @@ void price_table_print(const struct price_table *table, struct str *out)
     json_add_string(out, table->machine ? table->machine : "");
     str_add(out, ",\n\"build\": ");
     json_add_string(out, table->build ? table->build : "");
-    str_printf(
-        out, ",\n\"contention\": %.4f,\n\"cpu_contention\": %.4f,\n\"late_ns\": %.0f,\n\"ops\": {",
-        table->contention, table->cpu_contention, table->late_ns);
+    str_printf(out, ",\n\"contention\": %.4f,\n\"cpu_contention\": %.4f", table->contention,
+               table->cpu_contention);
+    str_printf(out, ",\n\"late_ns\": %.0f,\n\"beside_ns\": %.0f,\n\"ops\": {", table->late_ns,
+               table->beside_ns);
     print_curves(&table->ops, out);
     str_add(out, "},\n\"collectives\": {");
     print_curves(&table->collectives, out);
@@ -404,6 +405,8 @@ int price_table_read(struct price_table *table, const char *path, struct arena *
             table->cpu_contention = read_number(&r);
         else if (!strcmp(key, "late_ns"))
             table->late_ns = read_number(&r);
+        else if (!strcmp(key, "beside_ns"))
+            table->beside_ns = read_number(&r);
         else if (!strcmp(key, "ops"))
             read_curves(table, &table->ops, &r);
         else if (!strcmp(key, "collectives"))

@@ -54,6 +54,7 @@ static int time_copies(struct copy_times *times, const struct programs_request *
 struct slice_prices {
     struct prices prices;
     struct mesh mesh;
+    int64_t beside_ns; /* of a collective, where sums of gradients travel beside it */
 };
 
 static int64_t slice_op_ns(void *context, const struct op_shape *shape)
@@ -66,7 +67,7 @@ static int64_t slice_collective_ns(void *context, const struct op_shape *shape)
     const struct slice_prices *p = context;
     struct group_shape group = price_group(&p->prices, &p->mesh, 0, shape->attributes.axis);
 
-    return price_collective(&p->prices, &group, shape).ns;
+    return price_collective(&p->prices, &group, shape).ns + p->beside_ns;
 }
 
 static double slice_slowdown(void *context, enum mesh_axis axis)
@@ -90,6 +91,8 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
         return;
     p->prices = prices_of_job(job, cluster);
     p->mesh = *mesh;
+    if (axes_size(mesh, SPLITS_TOKENS, PARAMETER_DENSE) > 1)
+        p->beside_ns = price_beside(&p->prices);
     *times = (struct slice_times){ slice_op_ns, slice_collective_ns, slice_slowdown, p };
 }
 

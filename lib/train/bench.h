@@ -127,6 +127,7 @@ struct bench_exchanges {
     struct bench_transfer *transfers;
     int n_transfers;
     double late_seconds;         /* that a collective takes longer if a rank comes late */
+    double beside_seconds;       /* that a small one takes longer if ranks compute meanwhile */
     double nic_bytes_per_second; /* of a node, by one of its ranks or all; 0: one node */
     double overlap, overlap_nic; /* compute beside exchanges in and across nodes takes so much
                                     longer, as a share; below 0: there are none */

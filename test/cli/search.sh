@@ -17,6 +17,7 @@ expect 'which have ops' 0 '"linear [a-z0-9]+\[T x [0-9]+\] .*": \[\[[0-9]+, [0-9
 expect 'and collectives' 0 '"all_reduce of 2": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml.tables.json"
 expect 'and transfers' 0 '"in a node": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml.tables.json"
 expect 'and what coming late costs' 0 '^"late_ns": [0-9]+,$' cat "$dir/here.yaml.tables.json"
+expect 'and traveling beside compute' 0 '^"beside_ns": [0-9]+,$' cat "$dir/here.yaml.tables.json"
 expect 'what the host takes, and how much slower compute is beside exchanges' 0 \
     '^software: \{host_op: [0-9]+ ns, constant: [0-9]+ ns, jitter: [0-9.]+, overlap: \{fast: (0\.[0-9]{3}|1\.000), nic: ' cat "$dir/here.yaml"
 expect 'by default it is of this user' 0 '/lmtrain/cluster.yaml: [0-9]+ ops and 0 collectives of 1 rank$' \

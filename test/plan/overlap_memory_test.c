@@ -1,16 +1,20 @@
 /*
- * overlap_memory_test.c - slices that overlap: auto would choose are left out where they do not fit
+ * overlap_memory_test.c - slices that overlap: auto would choose are left out where they do not
+ * fit, or would travel too slowly beside compute and sums
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "kernels/gpu_sizes.h"
 #include "plan/programs.h"
+#include "support/temporary.h"
 
 static const char text[] =
     "{model: {vocab_size: 512, hidden_size: 4096, n_layers: 2, n_heads: 32, n_kv_heads: 32, "
@@ -65,11 +69,66 @@ static void slices_that_do_not_fit_are_left_out(void **state)
     arena_release(&arena);
 }
 
+static char folder[64];
+
+/* The cluster of the text with a table in which a collective takes a tenth of a second longer
+ * beside compute: its path. */
+static const char *slow_cluster(struct arena *arena)
+{
+    const char *path = arena_printf(arena, "%s/slow.yaml", folder);
+    const char *table = "{\"beside_ns\": 100000000}";
+    char *cluster;
+    size_t n;
+    struct err err;
+
+    if (file_read("configs/clusters/dgx-h100.yaml", 1 << 20, ERR_CONFIG, &cluster, &n, &err))
+        fail_msg("%s", err.text);
+    const char *both = arena_printf(arena, "%.*stables: slow.json\n", (int)n, cluster);
+    free(cluster);
+    if (file_write(path, both, strlen(both), &err) ||
+        file_write(arena_printf(arena, "%s/slow.json", folder), table, strlen(table), &err))
+        fail_msg("%s", err.text);
+    return path;
+}
+
+/* Where gradients are summed over ranks, too: dp. */
+static void slow_beside_compute_and_sums(void **state)
+{
+    struct arena arena = { 0 };
+    struct kernels *kernels;
+    struct err err;
+
+    (void)state;
+    const char *slow = slow_cluster(&arena);
+    if (kernels_gpu_sizes_create(&kernels, &err))
+        fail_msg("%s", err.text);
+    for (int dp = 1; dp <= 2; dp++) {
+        struct job job;
+
+        if (job_read_text(&job, text, strlen(text), "job.yaml", NULL, 0, &arena, &err) ||
+            job_resolve(&job, 2 * dp, &arena, &err))
+            fail_msg("%s", err.text);
+        struct compiled quick = compile(&job, kernels, JOB_OVERLAP_AUTO, 0);
+        job.cluster = slow;
+        struct compiled late = compile(&job, kernels, JOB_OVERLAP_AUTO, 0);
+        assert_true(quick.n_cut > 0);
+        assert_int_equal(late.n_cut, dp == 1 ? quick.n_cut : 0);
+    }
+    kernels_destroy(kernels);
+    arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_that_do_not_fit_are_left_out),
+        cmocka_unit_test(slow_beside_compute_and_sums),
     };
+    struct err err;
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (temporary_folder(folder, sizeof folder) < 0)
+        return 1;
+    int status = cmocka_run_group_tests(tests, NULL, NULL);
+    file_remove_tree(folder, &err);
+    return status;
 }

@@ -60,6 +60,7 @@ static void fill(struct price_table *table, struct arena *arena)
                                    .contention = 1.25,
                                    .cpu_contention = 1.5,
                                    .late_ns = 150000,
+                                   .beside_ns = 350000,
                                    .arena = arena };
     add(table, linear(256, 64, 32), 1000);
     add(table, linear(256, 64, 32), 3000); /* the mean counts */
@@ -167,7 +168,7 @@ static void read_filled(const char *path)
     assert_string_equal(table.machine, "mine");
     assert_string_equal(table.build, "0.1");
     assert_true(table.contention == 1.25 && table.cpu_contention == 1.5);
-    assert_true(table.late_ns == 150000);
+    assert_true(table.late_ns == 150000 && table.beside_ns == 350000);
     arena_release(&arena);
 }
 
@@ -197,7 +198,7 @@ static void read_old(const char *path)
     if (price_table_read(&table, path, &arena, &err))
         fail_msg("%s", err.text);
     assert_null(table.build);
-    assert_true(table.late_ns == 0);
+    assert_true(table.late_ns == 0 && table.beside_ns == 0);
     struct op_shape op = linear(256, 64, 32);
     assert_true(price_table_op(&table, &op, &source) == 500);
     assert_true(price_table_op_cpu(&table, &op) < 0);
