@@ -307,8 +307,12 @@ static void sum_whole(const struct sharding *s, const struct bucket_member *list
         other.chunks = s->sizes + size * s->n_chunks;
         if (!has_last(s, size))
             continue;
-        int done = find_done(&other, list, n, r);
-        sum_what_is_left(p, other.chunks[s->n_chunks - 1 - r->at.turn].last, &done, *cell, b->axis);
+        const struct chunk_functions *chunk = &other.chunks[s->n_chunks - 1 - r->at.turn];
+        int done = find_done(&other, list, n, r), at = done;
+        sum_what_is_left(p, chunk->last, &at, *cell, b->axis);
+        at = done;
+        if (s->options->codec.start)
+            sum_what_is_left(p, chunk->uncompressed, &at, *cell, b->axis);
     }
     *cell = view_of_sum(p, *cell, b->axis);
 }
