@@ -74,11 +74,12 @@ static int play_killed_by_signal(const struct launch_rank *rank, int has_begun)
         pause();
 }
 
-/* Makes progress for ever. */
+/* Makes progress for ever, as its node has seen before it says that it is ready. */
 static int play_busy(const struct launch_rank *rank)
 {
     struct err err;
 
+    run_job_publish(rank, "attention layers.9", 0);
     CHECK(!launch_fence(30, &err));
     if (!rank->world_rank)
         printf("ready\n");
@@ -307,7 +308,7 @@ static void test_daemon_stopped(void **state)
     run_job_check_clean(&result);
 
     setenv("LMTRAIN_LINK_SECONDS", "1", 1); /* silent after half of it, lost after three times */
-    run_job(&(struct job_plan){ "busy", 2, .hang_seconds = 1, .hang_abort_seconds = 1,
+    run_job(&(struct job_plan){ "busy", 2, .hang_seconds = 2, .hang_abort_seconds = 2,
                                 .signal = SIGSTOP, .victim = VICTIM_DAEMON, .hosts = "alpha,beta" },
             &result);
     unsetenv("LMTRAIN_LINK_SECONDS");
