@@ -174,7 +174,7 @@ int sweep_await_trial(const struct sweep_session *s, int trial, struct err *err)
     const struct timespec pause = { 0, 20000000 };
     double end = clock_seconds() + SAVE_SECONDS;
 
-    while (trial_has_log(log) || run_lock_is_held(folder)) {
+    while (lock_is_held(log) || run_lock_is_held(folder)) {
         if (clock_seconds() > end)
             return err_set(err, ERR_CONFIG,
                            "%s is in use by another job, which the sweep did not start or "

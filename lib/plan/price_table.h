@@ -43,7 +43,7 @@ struct price_table {
     double contention; /* ops take longer by it when all ranks of the node compute; 0: not known */
     double cpu_contention; /* the same of cpu_ns */
     double late_ns;   /* a collective takes longer by it whose ranks come one after the other */
-    double beside_ns; /* and by this one that travels while its ranks compute */
+    double beside_ns; /* a collective takes longer by it whose ranks compute meanwhile */
     struct arena *arena;
 };
 

@@ -235,6 +235,22 @@ static bool has_last(const struct sharding *s, int size)
     return size % n_sizes == s->options->last_size;
 }
 
+/* The functions of the reduction's chunk in one of the sizes, and the op after which the flat cell
+ * is reduced there; NULL: they are not of the last micro-batch. */
+static const struct chunk_functions *find_last(const struct sharding *s,
+                                               const struct bucket_member *list, int n,
+                                               const struct bucket_reduction *r, int size,
+                                               int *done)
+{
+    struct sharding other = *s;
+
+    other.chunks = s->sizes + size * s->n_chunks;
+    if (!has_last(s, size))
+        return NULL;
+    *done = find_done(&other, list, n, r);
+    return &other.chunks[s->n_chunks - 1 - r->at.turn];
+}
+
 /* For the steps before the codec's first: to where its ops leave the sums. */
 static void reduce_whole(struct program *p, int function, int done,
                          const struct bucket_reduction *r, int whole)
@@ -267,13 +283,11 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
     if (p->codec.codec == CODEC_POWERSGD)
         low_rank_make_cells(p, r);
     for (int size = 0; size < s->n_sizes; size++) {
-        struct sharding other = *s;
+        int done;
+        const struct chunk_functions *chunk = find_last(s, list, n, r, size, &done);
 
-        other.chunks = s->sizes + size * s->n_chunks;
-        if (!has_last(s, size))
+        if (!chunk)
             continue;
-        const struct chunk_functions *chunk = &other.chunks[s->n_chunks - 1 - r->at.turn];
-        int done = find_done(&other, list, n, r);
         compress_emit(p, chunk->last, done, r, number, whole);
         if (s->options->codec.start)
             reduce_whole(p, chunk->uncompressed, done, r, whole);
@@ -302,13 +316,12 @@ static void sum_whole(const struct sharding *s, const struct bucket_member *list
     int *cell = cell_of_update(s, b, r->use);
 
     for (int size = 0; size < s->n_sizes; size++) {
-        struct sharding other = *s;
+        int done, at;
+        const struct chunk_functions *chunk = find_last(s, list, n, r, size, &done);
 
-        other.chunks = s->sizes + size * s->n_chunks;
-        if (!has_last(s, size))
+        if (!chunk)
             continue;
-        const struct chunk_functions *chunk = &other.chunks[s->n_chunks - 1 - r->at.turn];
-        int done = find_done(&other, list, n, r), at = done;
+        at = done;
         sum_what_is_left(p, chunk->last, &at, *cell, b->axis);
         at = done;
         if (s->options->codec.start)
@@ -363,12 +376,11 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
     if (s->early)
         program_insert(p, update, 0, &op);
     for (int size = 0; size < s->n_sizes && !s->early; size++) {
-        struct sharding other = *s;
+        int done;
+        const struct chunk_functions *chunk = find_last(s, list, n, r, size, &done);
 
-        other.chunks = s->sizes + size * s->n_chunks;
-        if (has_last(s, size))
-            program_insert(p, other.chunks[s->n_chunks - 1 - r->at.turn].last,
-                           find_done(&other, list, n, r) + 2 + others.n, &op);
+        if (chunk)
+            program_insert(p, chunk->last, done + 2 + others.n, &op);
     }
 }
 

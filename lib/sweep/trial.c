@@ -80,16 +80,6 @@ static void lock_log(int fd)
         nanosleep(&pause, NULL);
 }
 
-bool trial_has_log(const char *log)
-{
-    int fd = open(log, O_RDONLY | O_CLOEXEC);
-    bool is_locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
-
-    if (fd >= 0)
-        close(fd);
-    return is_locked;
-}
-
 pid_t trial_start(const char *const *argv, const struct trial_place *place, const char *log,
                   struct err *err)
 {

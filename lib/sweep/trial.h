@@ -28,17 +28,12 @@ struct trial_place {
  * Start argv (ended by NULL) as the leader of a process group of its own, with its output behind
  * that of earlier ones in the file `log`, and no input. It gets SIGTERM when the thread that called
  * this ends, so that trials of a sweep that was killed save and end, too. Signals that the caller
- * has blocked are not blocked in it. It holds a lock on `log` from its first moment to its last.
+ * has blocked are not blocked in it. `log` is locked (flock) from its first moment until the last
+ * process that writes there ends, if processes of an earlier start let go of it within a second.
  * Returns its process, or -1 and ERR_FAILED.
  */
 pid_t trial_start(const char *const *argv, const struct trial_place *place, const char *log,
                   struct err *err);
-
-/*
- * Whether a process writes this log: of a trial of a sweep that was killed, which still starts,
- * saves or ends. On file systems without locks it is never seen.
- */
-bool trial_has_log(const char *log);
 
 /*
  * Whether it has ended: then 1 and its exit status, or 128 and the signal, in *status. What is left

@@ -108,10 +108,14 @@ bool run_lock_is_held(const char *folder)
 {
     char path[PATH_BYTES];
 
-    if (snprintf(path, sizeof path, "%s/lock", folder) >= (int)sizeof path)
-        return false;
+    return snprintf(path, sizeof path, "%s/lock", folder) < (int)sizeof path && lock_is_held(path);
+}
+
+bool lock_is_held(const char *path)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool is_held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+
     if (fd >= 0)
         close(fd);
     return is_held;

@@ -29,4 +29,7 @@ int run_lock_shared(const char *folder, struct err *err);
 /* Whether another process has a folder's lock; false where that cannot be found out. */
 bool run_lock_is_held(const char *folder);
 
+/* The same of any file that flock locks. */
+bool lock_is_held(const char *path);
+
 #endif

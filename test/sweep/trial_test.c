@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "support/temporary.h"
 #include "sweep/trial.h"
+#include "train/run_lock.h"
 
 static char folder[64], path[128];
 
@@ -121,18 +122,18 @@ static void a_trial_is_seen_until_it_is_gone(void **state)
     snprintf(gate, sizeof gate, "%s/gate", folder);
     snprintf(log, sizeof log, "%s/trial.log", folder);
     const char *const argv[] = { "trial_test", gate, NULL };
-    assert_false(trial_has_log(log)); /* there is none */
+    assert_false(lock_is_held(log)); /* there is none */
     close(open(gate, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     pid_t process = trial_start(argv, &place, log, &err);
     assert_true(process > 0);
-    assert_true(trial_has_log(log));
+    assert_true(lock_is_held(log));
     await_line(log, "runs");
-    assert_true(trial_has_log(log));
+    assert_true(lock_is_held(log));
     remove(gate);
     for (int i = 0; i < 6000 && !trial_ended(process, &status); i++)
         nap();
     assert_int_equal(status, 0);
-    assert_false(trial_has_log(log));
+    assert_false(lock_is_held(log));
 }
 
 static void a_trial_outlives_its_sweep(void **state)
@@ -146,11 +147,11 @@ static void a_trial_outlives_its_sweep(void **state)
     const char *const argv[] = { "trial_test", gate, NULL };
     close(open(gate, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     start_and_leave(argv, log);
-    assert_true(trial_has_log(log));
+    assert_true(lock_is_held(log));
     remove(gate);
     for (int i = 0; i < 6000 && is_seen; i++) {
         nap();
-        is_seen = trial_has_log(log);
+        is_seen = lock_is_held(log);
     }
     assert_false(is_seen);
 }
